@@ -20,7 +20,7 @@ from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "launchers" / "ranks"), str(Path(__file__).parent)]
+sys.path[:0] = [str(ROOT), str(ROOT / "launchers" / "ranks")]
 
 TINY = ("platform=cpu",)
 MEDIUM = (

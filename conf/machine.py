@@ -40,6 +40,22 @@ class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     left_out_s: float | None = None
 
 
+class Validation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How well the figures fitted to some of what was run predict the rest of it, each in turn: the errors of so many.
+    target: of the median, and who wants it; met: whether it is below."""
+
+    of: str
+    runs: int
+    median: float
+    percentile_90: float
+    target: float
+    wanted_by: str
+
+    @property
+    def met(self) -> bool:
+        return self.median < self.target
+
+
 class Factor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """By what the trainings multiply a parameter of estimate. sd: of its logarithm."""
 
@@ -49,7 +65,8 @@ class Factor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A machine as it was measured. device: as the driver spells it. facts: of torch, driver and devices. trainings,
-    factors: what whole steps say beside kernels and links. unknown: figure → why there is none. warnings: what looks
+    factors: what whole steps say beside kernels and links. validation: how well parts predict the
+    rest. unknown: figure → why there is none. warnings: what looks
     wrong with the machine or its figures."""
 
     version: int
@@ -62,6 +79,7 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     figures: tuple[Figure, ...]
     trainings: tuple[Training, ...] = ()
     factors: Mapping[str, Factor] = {}
+    validation: tuple[Validation, ...] = ()
     unknown: Mapping[str, str] = {}
     warnings: tuple[str, ...] = ()
 

@@ -4,7 +4,7 @@ launchers/ranks/measured_work.py runs its kinds; how much each of them computes 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations, product
 from typing import Any
@@ -12,9 +12,16 @@ from typing import Any
 Case = Mapping[str, Any]
 """kind, dtype, ranks, least_s (how long a timing takes at least) and the sizes of its kind."""
 
-DTYPES = {"float32": ("fp32", 4), "bfloat16": ("bf16", 2), "float16": ("fp16", 2)}
-"""torch's name: ours, and bytes."""
+DTYPES = {
+    "float32": ("fp32", 4),
+    "tf32": ("tf32", 4),
+    "bfloat16": ("bf16", 2),
+    "float16": ("fp16", 2),
+    "fp8": ("fp8", 1),
+}
+"""Name of a case: that of a precision, and bytes."""
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+STEPS_OF_JITTER = 100
 _LEAST_S = 2e-3  # a timing of many calls
 _LEAST_OF_MORE_S = (
     25e-3  # of more ranks than cores: several turns of the scheduler, else a rank times its own turn alone
@@ -22,15 +29,33 @@ _LEAST_OF_MORE_S = (
 
 
 @dataclass(frozen=True, slots=True)
+class Standard:
+    """The standard model. sizes: its settings by Megatron's names; batches, sequences: what its steps are timed at;
+    flops_per_token: of a training step, by sequence length; parameters: their number."""
+
+    name: str
+    sizes: Mapping[str, Any]
+    batches: tuple[int, ...]
+    flops_per_token: Mapping[int, float]
+    parameters: int
+
+    @property
+    def sequences(self) -> tuple[int, ...]:
+        return tuple(self.flops_per_token)
+
+
+@dataclass(frozen=True, slots=True)
 class Scope:
     """How far to measure. accelerator: whether there are GPUs; ranks: how many devices, or processes of a CPU; cores:
-    of the host; memory_bytes: that one rank may use; full: all sizes and many rounds, not those of two minutes."""
+    of the host; memory_bytes: that one rank may use; full: all sizes and many rounds, not those of two minutes;
+    standard: the model whose steps are timed (measure/standard.py)."""
 
     accelerator: bool
     ranks: int
     cores: int
     memory_bytes: int
     full: bool
+    standard: Standard | None = None
 
     def least_s(self, ranks: int) -> float:
         """Return how long a timing of so many ranks at once takes at least."""
@@ -47,6 +72,8 @@ def flops_of(case: Case) -> float:
     """Return the FLOPs of one call, a multiply-add as two; 0 of work that is bound by memory or by a link."""
     if case["kind"] in ("gemm", "grouped", "overlap"):
         return 2.0 * case["m"] * case["n"] * case["k"] * case.get("experts", 1)
+    if case["kind"] in ("model", "jitter"):
+        return float(case["flops"])
     if case["kind"] == "attention":  # causal: half of two products of seq × seq × channels; 2.5 times as much backward
         forward = 2.0 * case["batch"] * case["heads"] * case["seq"] ** 2 * case["channels"]
         return forward * (3.5 if case["backward"] else 1)
@@ -60,6 +87,8 @@ def moved_bytes(case: Case) -> float:
         return float(case["bytes"])
     if case["kind"] in ("to_device", "to_host"):
         return float(case["n"])
+    if case["kind"] == "data":
+        return 4.0 * case["batch"] * (case["seq"] + 1)
     size, kind = DTYPES[case["dtype"]][1], case["kind"]
     elements = {
         "gemm": lambda: case["m"] * case["k"] + case["n"] * case["k"] + case["m"] * case["n"],
@@ -76,18 +105,41 @@ def moved_bytes(case: Case) -> float:
     return float(size * elements[kind]()) if kind in elements else 0.0
 
 
+def needed_bytes(case: Case) -> float:
+    """Return about the most memory that a case needs at once."""
+    if case["kind"] not in ("model", "jitter"):
+        return 3 * moved_bytes(case)
+    sizes, width = case["model"], DTYPES[case["dtype"]][1]
+    layers = sizes["num_layers"] * (10 * sizes["hidden_size"] + 4 * sizes["ffn_hidden_size"])
+    activations = case["batch"] * case["seq"] * (layers * width + sizes["padded_vocab_size"] * (2 * width + 8))
+    return float(16 * case["parameters"] + activations)  # weight, gradient and two moments in fp32
+
+
 def cases(scope: Scope) -> tuple[Case, ...]:
     """Return what is measured of a machine, but for work that needs more than half of a rank's memory."""
-    found = [*_kernels(scope), *_links(scope)]
-    return tuple(case for case in found if 3 * moved_bytes(case) < scope.memory_bytes / 2)
+    return tuple(case for case in _all(scope) if needed_bytes(case) < scope.memory_bytes / 2)
 
 
-def visits(count: int, rounds: int, done: Mapping[tuple[int, int], bool], seed: int = 0) -> list[tuple[int, int]]:
+def too_large(scope: Scope) -> tuple[Case, ...]:
+    """Return what is not measured, as it needs more than half of a rank's memory."""
+    return tuple(case for case in _all(scope) if needed_bytes(case) >= scope.memory_bytes / 2)
+
+
+def _all(scope: Scope) -> Iterator[Case]:
+    yield from _kernels(scope)
+    yield from _links(scope)
+    yield from _whole(scope)
+
+
+def visits(
+    count: int, rounds: int, done: Mapping[tuple[int, int], bool], seed: int = 0, once: Collection[int] = ()
+) -> list[tuple[int, int]]:
     """Return (round, case) in the order of visiting: every case once a round, in an order of its own, so that no drift
-    of the machine falls on one kind of work. done: visits that are not made again."""
+    of the machine falls on one kind of work. done: visits that are not made again; once: cases of the first round
+    alone."""
     order = []
     for turn in range(rounds):
-        indices = list(range(count))
+        indices = [index for index in range(count) if turn == 0 or index not in once]
         random.Random(seed + turn).shuffle(indices)
         order += [(turn, index) for index in indices if (turn, index) not in done]
     return order
@@ -99,6 +151,10 @@ def _kernels(scope: Scope) -> Iterator[Case]:
         common = {"dtype": dtype, "ranks": ranks, "least_s": scope.least_s(ranks)}
         for m, n, k in _products(scope):
             yield {"kind": "gemm", **common, "m": m, "n": n, "k": k}
+            if scope.accelerator and dtype == "float32":
+                yield {"kind": "gemm", **common, "dtype": "tf32", "m": m, "n": n, "k": k}
+            if scope.accelerator and dtype == "bfloat16":
+                yield {"kind": "gemm", **common, "dtype": "fp8", "m": m, "n": n, "k": k}
         for seq, channels, backward in product(_sequences(scope), _channels(scope), (0, 1)):
             sizes = {"batch": 1, "heads": 8, "seq": seq, "channels": channels, "backward": backward}
             yield {"kind": "attention", **common, **sizes}
@@ -145,6 +201,30 @@ def _memory_bound(scope: Scope) -> Iterator[dict[str, Any]]:
         yield {"kind": "swiglu", "rows": rows, "width": 3 * width}
         yield {"kind": "rope", "rows": rows, "width": width, "channels": _channels(scope)[0]}
         yield {"kind": "softmax", "rows": rows, "width": 8 * width}
+
+
+def _whole(scope: Scope) -> Iterator[Case]:
+    """Yield what is neither a kernel nor a link: steps of the standard model, files, data."""
+    dtype, file_bytes = ("bfloat16", 1 << 30) if scope.accelerator else ("float32", 1 << 26)
+    for ranks in sorted({1, scope.ranks}):
+        common = {"dtype": dtype, "ranks": ranks, "least_s": scope.least_s(ranks)}
+        if scope.standard:
+            yield from _steps(scope, scope.standard, common)
+        yield {"kind": "save", **common, "bytes": file_bytes}
+        yield {"kind": "load", **common, "bytes": file_bytes}
+        yield {"kind": "data", **common, "n": 1 << 24, "batch": 8, "seq": 4096 if scope.accelerator else 128}
+
+
+def _steps(scope: Scope, standard: Standard, common: Mapping[str, Any]) -> Iterator[Case]:
+    about = {**common, "name": standard.name, "model": standard.sizes, "parameters": standard.parameters}
+    grid = product(standard.batches, standard.sequences) if common["ranks"] == 1 else ()
+    for (batch, seq), backward in product(grid, (0, 1)):
+        flops = batch * seq * standard.flops_per_token[seq] * (1 if backward else 1 / 3)
+        yield {"kind": "model", **about, "batch": batch, "seq": seq, "backward": backward, "flops": flops}
+    batch, seq = standard.batches[0], standard.sequences[0]
+    flops = batch * seq * standard.flops_per_token[seq]
+    sizes = {"batch": batch, "seq": seq, "backward": 1, "flops": flops}
+    yield {"kind": "jitter", **about, **sizes, "each": STEPS_OF_JITTER, "once": True}
 
 
 def _links(scope: Scope) -> Iterator[Case]:

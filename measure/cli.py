@@ -13,23 +13,29 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from msgspec.structs import replace
 
 from conf import devices
-from conf.arguments import OUTPUT, Command, Key, between, positive_integer
+from conf import machine as machines
+from conf.arguments import OUTPUT, Command, Key, between, positive_integer, switch
 from conf.errors import InputError, Problem, blamed, command, listed, writing
+from conf.facts import named_by_driver
 from conf.frameworks import is_module
 from conf.locks import lock_of, take
 from conf.machine import VERSION, Figure, Machine, write
 from conf.plain import terminal
-from conf.vendors import Devices
+from conf.vendors import Devices, vendor_of
 from launchers.plan import Plan
+from launchers.power import sampled
 from launchers.rank_modules import FOLDER
 from launchers.runner import Ending, execute
-from measure import trainings
-from measure.cases import Case, Scope, cases, visits
-from measure.rates import Samples, figures, samples_of
+from measure import power, trainings
+from measure.cases import Case, Scope, cases, too_large, visits
+from measure.parameters import against, parameters
+from measure.rates import figures, samples_of
+from measure.standard import standard
+from measure.suspicious import suspicious
+from measure.validation import validations
 from metrics.quantity import shown
 from parsers import marks
 
@@ -39,12 +45,6 @@ SIZES = {"quick": (5, 2.0), "full": (15, 10.0)}
 OF_KERNELS = 0.6
 """Share of the time after which kernels and links end, for the trainings to have the rest."""
 MOST_RANKS, SHARE_OF_MEMORY = 64, 0.5
-SLOWER = 0.05
-"""A rank that takes so much longer than the median of its like is named."""
-BAD_LINK = 0.7
-"""A pair whose rate is below so much of the median of pairs is named."""
-DRIFT = 0.1
-"""Between the first and the last third of the rounds: throttling, or others on the machine."""
 
 MEASURE = Command(
     name="measure",
@@ -60,6 +60,8 @@ MEASURE = Command(
             "4",
         ),
         Key("minutes", "end after so long with what there is", between(0.1, 24 * 60, "0.1 to 1440"), None, "5"),
+        Key("baseline", "a machine.yaml that links and throughput are set against", Path, None, "other/machine.yaml"),
+        Key("force", "measure although other programs use a GPU", switch, False, "true"),
     ),
     output="where machine.yaml and every sample go (default: machine); one that was stopped there goes on",
     examples=("", "full -o machine"),
@@ -74,6 +76,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if len(given.words) > 1 or size not in SIZES:
         raise InputError(Problem("measure", "how far?", " ".join(given.words), listed([*SIZES])))
     here, folder = devices.find(), given.output or Path("machine")
+    baseline = machines.read(given["baseline"]) if given["baseline"] else None
+    if users := [] if given["force"] or not here.vendor else [*vendor_of(here.vendor).users()]:
+        what = "other programs use a GPU, and figures would be of what they leave"
+        raise InputError(Problem("measure", what, listed(users), hint="end them, or force=true"))
     scope = _scope(here, given["ranks"], size == "full")
     rounds, minutes = SIZES[size]
     with writing(folder):
@@ -81,20 +87,47 @@ def main(argv: Sequence[str] | None = None) -> int:
         with lock_of(folder.resolve()).open("w") as lock:
             if not take(lock):
                 raise InputError(Problem(OUTPUT, "another measurement runs there", str(folder), hint=f"{OUTPUT} OTHER"))
-            known, limit_s, began = _planned(scope, folder), 60 * (given["minutes"] or minutes), time.monotonic()
-            left = visits(len(known), rounds, _done(folder, known))
-            runs, why = _trainings(scope)
-            ending = _run(scope, known, left, limit_s * (OF_KERNELS if runs else 1), folder) if left else None
-            if runs and not (ending and (ending.exit_code or ending.signal_sent)):
-                trainings.run(folder, runs, began + limit_s, _said)
-            machine = machine_of(scope, here, known, [*_lines(folder)], _facts(folder))
-            if why:
-                machine = replace(machine, unknown={**machine.unknown, "trainings": why})
-            machine = trainings.with_trainings(machine, [*trainings.done(folder, runs)], len(runs))
+            machine, code = _measured(scope, here, folder, rounds, 60 * (given["minutes"] or minutes))
+            if baseline:
+                machine = replace(machine, figures=(*machine.figures, *against(machine, baseline)))
             if machine.figures:
                 write(folder / FILE, machine)
     print(json.dumps(_plain(machine), indent=1) if "--json" in given.switches else "\n".join(_text(machine, folder)))
-    return 0 if machine.figures and not (ending and ending.exit_code) else 1
+    return 0 if machine.figures and not code else 1
+
+
+def _measured(scope: Scope, here: Devices, folder: Path, rounds: int, limit_s: float) -> tuple[Machine, int]:
+    """Measure what is left to do in a folder; return the machine by all that there is, and how the ranks ended."""
+    known, began = _planned(scope, folder), time.monotonic()
+    once = [index for index, case in enumerate(known) if case.get("once")]
+    left = visits(len(known), rounds, _done(folder, known), once=once)
+    sustained = power.phases(scope, known) if here.vendor or power.counter() else []
+    runs, why = _trainings(scope)
+    ending = None
+    if left or not power.done(folder, sustained):
+        limit = limit_s * (OF_KERNELS if runs else 1)
+        ending = _run(scope, here, {"cases": known, "visits": left, "phases": sustained, "limit_s": limit}, folder)
+    if runs and not (ending and (ending.exit_code or ending.signal_sent)):
+        trainings.run(folder, runs, began + limit_s, _said)
+    machine = machine_of(scope, here, known, folder)
+    if why:
+        machine = replace(machine, unknown={**machine.unknown, "trainings": why})
+    machine = trainings.with_trainings(machine, [*trainings.done(folder, runs)], len(runs))
+    return _judged(machine, scope, known, folder, sustained), ending.exit_code or 0 if ending else 0
+
+
+def _judged(
+    machine: Machine, scope: Scope, known: Sequence[Case], folder: Path, sustained: Sequence[Mapping[str, Any]]
+) -> Machine:
+    """Return the machine with the parameters, the cross-validation and the warnings that follow from all figures."""
+    lines = [*_lines(folder)]
+    samples = samples_of(known, lines, scope.ranks)
+    limit = _limit_w(scope, machine)
+    found = [*parameters(machine, known, lines), *power.figures(folder, sustained, limit), *_memory_figures(folder)]
+    machine = replace(machine, figures=(*machine.figures, *found))
+    machine = replace(machine, unknown={**machine.unknown, **_not_there(machine, scope, limit)})
+    warnings = tuple(suspicious(machine, samples, _peaks(machine)))
+    return replace(machine, validation=tuple(validations(samples, machine.trainings)), warnings=warnings)
 
 
 def _scope(here: Devices, ranks: int | None, full: bool) -> Scope:
@@ -107,13 +140,17 @@ def _scope(here: Devices, ranks: int | None, full: bool) -> Scope:
     if ranks is not None and ranks > (here.count or MOST_RANKS):
         raise InputError(Problem("ranks", "more than there are", str(ranks), f"1 to {here.count or MOST_RANKS}"))
     count = ranks or most
-    memory = devices.available_memory_bytes() * SHARE_OF_MEMORY / count
-    return Scope(here.vendor is not None, count, cores, int(memory), full)
+    memory = here.memory_bytes or devices.available_memory_bytes() * SHARE_OF_MEMORY / count
+    accelerator = here.vendor is not None
+    return Scope(accelerator, count, cores, int(memory), full, standard(accelerator))
 
 
 def _planned(scope: Scope, folder: Path) -> list[Case]:
     """Return the cases of the measurement in a folder, begun now or before. InputError: it is another one."""
-    path, about = folder / SETTINGS, {**_plain(scope), "memory_bytes": None}  # which others use, too
+    path, about = (
+        folder / SETTINGS,
+        json.loads(json.dumps({**_plain(scope), "memory_bytes": None})),
+    )  # others use memory, too
     if path.is_file():
         with blamed(str(path), "cannot be read"):
             before: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -126,15 +163,17 @@ def _planned(scope: Scope, folder: Path) -> list[Case]:
     return known
 
 
-def _run(scope: Scope, known: Sequence[Case], left: Sequence[tuple[int, int]], limit_s: float, folder: Path) -> Ending:
-    """Time the visits that are left, on all ranks."""
-    todo = {"accelerator": scope.accelerator, "cores": scope.cores, "limit_s": limit_s, "cases": known, "visits": left}
+def _run(scope: Scope, here: Devices, work: Mapping[str, Any], folder: Path) -> Ending:
+    """Run the work that is left, on all ranks, while power is sampled."""
+    counter = power.counter()
+    todo = {"accelerator": scope.accelerator, "cores": scope.cores, "counter": counter and str(counter), **work}
     (folder / TODO).write_text(json.dumps(todo), encoding="utf-8")
     torchrun = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={scope.ranks}")
     program = (str(FOLDER / "measure.py"), "--settings", TODO)
     env = {"OMP_NUM_THREADS": str(max(1, scope.cores // scope.ranks)), "OMP_WAIT_POLICY": "PASSIVE"}
     argv = (sys.executable, "-u", *torchrun, *program)
-    return execute(Plan(argv=argv, files={}, env=env, log=LOG), folder, trainings.HANG_S, _show)
+    with sampled(folder, here.vendor):
+        return execute(Plan(argv=argv, files={}, env=env, log=LOG), folder, trainings.HANG_S, _show)
 
 
 def _trainings(scope: Scope) -> tuple[list[tuple[str, ...]], str]:
@@ -178,21 +217,16 @@ def _done(folder: Path, known: Sequence[Case]) -> Mapping[tuple[int, int], bool]
     return {key: True for key, count in counts.items() if count >= known[key[1]]["ranks"]}
 
 
-def _facts(folder: Path) -> Mapping[str, Any]:
-    log = (folder / LOG).read_text(encoding="utf-8", errors="replace").splitlines()
-    return next(filter(None, (marks.read("facts", line) for line in log)), {})
+def _marked(folder: Path, kind: str) -> Mapping[str, Any]:
+    path = folder / LOG
+    log = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
+    return next(filter(None, (marks.read(kind, line) for line in log)), {})
 
 
-def machine_of(
-    scope: Scope,
-    here: Devices,
-    known: Sequence[Case],
-    lines: Sequence[Mapping[str, Any]],
-    facts: Mapping[str, Any],
-) -> Machine:
-    """Return what the samples say of the machine."""
+def machine_of(scope: Scope, here: Devices, known: Sequence[Case], folder: Path) -> Machine:
+    """Return what the samples in a folder say of the machine."""
+    lines = [*_lines(folder)]
     samples = samples_of(known, lines, scope.ranks)
-    found = tuple(figures(samples))
     return Machine(
         version=VERSION,
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -200,11 +234,55 @@ def machine_of(
         device=here.names[0] if here.names else _processor(),
         accelerator=scope.accelerator,
         ranks=scope.ranks,
-        facts=facts,
-        figures=found,
-        unknown={**_unknown(scope), **_skipped(samples.cases, lines)},
-        warnings=(*_slow_ranks(samples), *_bad_links(found), *_drift(samples)),
+        facts={**_marked(folder, "facts"), "driver": here.driver},
+        figures=tuple(figures(samples)),
+        unknown={**_unknown(scope), **_skipped(samples.cases, lines), **_too_large(scope)},
     )
+
+
+def _memory_figures(folder: Path) -> Iterator[Figure]:
+    """Yield what torch and Megatron-Core take without a tensor of a model."""
+    found = _marked(folder, "memory")
+    what = f"{found.get('of')}'s memory of the first rank"
+    texts = {"torch": "after torch, its process group, a product and an all-reduce", "megatron": "after importing it"}
+    for name, text in texts.items():
+        if found.get(name) is not None:
+            unit = {"formula": f"{what} {text}, less that before", "of": {"framework": name}, "cases": 1, "samples": 1}
+            yield Figure(name="framework_memory", value=float(found[name]), unit="bytes", **unit)
+
+
+def _limit_w(scope: Scope, machine: Machine) -> float | None:
+    """Return the limit of power that is set: of a GPU, or of all processors."""
+    if not scope.accelerator:
+        return power.counter_limit_w(folder) if (folder := power.counter()) else None
+    limits = vendor_of(devices.find().vendor).power_limits_w()
+    return sum(limits) / len(limits) if limits else None
+
+
+def _peaks(machine: Machine) -> Mapping[str, float]:
+    """Return the FLOP/s of the data sheet of a GPU by precision, of one device as software sees it."""
+    device = named_by_driver(machine.device) if machine.accelerator else None
+    shown = device.peak_dense_tflops if device else {}
+    return {name: 1e12 * value / (device.devices_per_package if device else 1) for name, value in shown.items()}
+
+
+def _not_there(machine: Machine, scope: Scope, limit: float | None) -> dict[str, str]:
+    """Return the parameters that this machine cannot tell, with the reason."""
+    names, found = {one.name for one in machine.figures}, {}
+    if "power" not in names:
+        why = f"no energy counter can be read in {power.RAPL}, and no vendor's tool reports power"
+        found |= dict.fromkeys(("power", "power_share", "energy_per_token"), why)
+    elif limit is None:
+        found["power_share"] = "no tool states the limit of power"
+    for name in ("communication_tp", "communication_pp"):
+        if name not in names:
+            found[name] = "two degrees are needed, and trainings that completed"
+    if scope.ranks == 1:
+        found |= dict.fromkeys(("all_reduce_rate", "fabric_factor"), "there is one device")
+    else:
+        found["fabric_factor"] = "baseline= names the machine that links are set against"
+    found["power_cap"] = "the effect of a lower limit is measured where somebody sets one: nothing here changes it"
+    return {name: why for name, why in found.items() if name not in names}
 
 
 def _processor() -> str:
@@ -217,57 +295,22 @@ def _processor() -> str:
 def _unknown(scope: Scope) -> dict[str, str]:
     if scope.accelerator:
         return {}
-    why = "this machine has no GPU"
-    return {
-        "power": "no counter of power is read on a CPU",
-        "graph_launch": why,
-        "to_device_rate": why,
-        "to_host_rate": why,
-    }
+    return dict.fromkeys(("graph_launch", "to_device_rate", "to_host_rate"), "this machine has no GPU")
+
+
+def _too_large(scope: Scope) -> dict[str, str]:
+    why = f"needs more than half of the {scope.memory_bytes / 1e9:.3g} GB that a rank may use"
+    return {_described(case): why for case in too_large(scope)}
+
+
+def _described(case: Case) -> str:
+    return " ".join(f"{k}={v}" for k, v in case.items() if k not in ("least_s", "model", "parameters", "flops"))
 
 
 def _skipped(known: Sequence[Case], lines: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Return the cases that torch refused, with its reason."""
     refused = {line["case"]: str(line.get("error")) for line in lines if line["seconds"] is None}
-    sizes = ((known[i], why) for i, why in refused.items())
-    return {" ".join(f"{k}={v}" for k, v in case.items() if k != "least_s"): why for case, why in sizes}
-
-
-def _slow_ranks(samples: Samples) -> Iterator[str]:
-    """Yield the ranks that take longer than the others for the same products."""
-    every = samples.by_rank.shape[1]
-    products = [i for i, case in enumerate(samples.cases) if case["kind"] == "gemm" and case["ranks"] == every > 1]
-    own = samples.by_rank[products]
-    own = own[~np.isnan(own).any(axis=1)]
-    if not len(own):
-        return
-    ratio = own / np.median(own, axis=1, keepdims=True)
-    for rank, slower in enumerate(np.median(ratio, axis=0)):
-        if slower > 1 + SLOWER:
-            yield f"rank {rank} takes {slower:.2f} times as long as the median rank for the same products"
-
-
-def _bad_links(found: Sequence[Figure]) -> Iterator[str]:
-    """Yield the pairs whose rate is surely below that of the others."""
-    pairs = [one for one in found if one.name == "send_rate"]
-    usual = float(np.median([one.value for one in pairs])) if pairs else 0.0
-    for one in pairs:
-        if one.interval and one.interval[1] < BAD_LINK * usual:
-            first, second, rate = one.of["first"], one.of["second"], one.value
-            yield f"ranks {first} and {second}: {shown(rate)} bytes/s between them, {shown(usual)} in the median"
-
-
-def _drift(samples: Samples) -> Iterator[str]:
-    products = [i for i, case in enumerate(samples.cases) if case["kind"] == "gemm"]
-    whole = samples.seconds[products]
-    whole = whole[:, ~np.isnan(whole).any(axis=0)]
-    third = whole.shape[1] // 3
-    if not third:
-        return
-    ratio = float(np.median(np.median(whole[:, -third:], axis=1) / np.median(whole[:, :third], axis=1)))
-    if abs(ratio - 1) > DRIFT:
-        cause = "throttling, or others on this machine" if ratio > 1 else "others on this machine at the start"
-        yield f"products took {ratio:.2f} times as long in the last rounds as in the first: {cause}"
+    return {_described(known[i]): why for i, why in refused.items()}
 
 
 def _plain(value: object) -> Any:
@@ -286,6 +329,10 @@ def _text(machine: Machine, folder: Path) -> Iterator[str]:
         left_out = f", {training.left_out_s:.4g} s predicted by the others" if training.left_out_s else ""
         took = f"{training.step_time_s:.4g} s a step of {training.steps} ± {training.deviation:.0%}{left_out}"
         yield f"  training {' '.join(training.run)}: {took}"
+    for row in machine.validation:
+        met = "met" if row.met else "not met"
+        errors = f"median error {row.median:.1%}, 90th percentile {row.percentile_90:.1%} of {row.runs}"
+        yield f"  {row.of}, each predicted by the others: {errors}; wanted {row.target:.0%} ({row.wanted_by}): {met}"
     yield from (f"unknown: {name}: {why}" for name, why in machine.unknown.items())
     yield from (f"warning: {text}" for text in machine.warnings)
     yield f"written: {folder / FILE}" if machine.figures else f"nothing was timed; see {folder / LOG}"

@@ -29,7 +29,16 @@ _BUS: Mapping[str, Callable[[float], float]] = {
 }
 """Bytes that each rank's link carries, as a share of the tensor (nccl-tests, doc/PERFORMANCE.md)."""
 
-_PLAIN = ("launches", "graph", "to_device", "to_host", "overlap")  # of which the precision says nothing
+_PLAIN = (
+    "launches",
+    "graph",
+    "to_device",
+    "to_host",
+    "overlap",
+    "save",
+    "load",
+    "data",
+)  # of which the precision says nothing
 
 
 class Formula(NamedTuple):
@@ -68,13 +77,16 @@ def samples_of(cases: Sequence[Case], lines: Sequence[Mapping[str, object]], ran
 
 def figures(samples: Samples) -> Iterator[Figure]:
     """Yield every figure that the samples give."""
-    groups: dict[tuple[str, str, int], list[int]] = defaultdict(list)
+    groups: dict[tuple[str, str, int, tuple[tuple[str, int], ...]], list[int]] = defaultdict(list)
     for index, case in enumerate(samples.cases):
-        groups[case["kind"], case["dtype"], case["ranks"]].append(index)
-    for (kind, dtype, ranks), indices in groups.items():
+        sizes = tuple((name, case[name]) for name in ("batch", "seq", "backward") if case["kind"] == "model")
+        groups[case["kind"], case["dtype"], case["ranks"], sizes].append(index)
+    for (kind, dtype, ranks, sizes), indices in groups.items():
         own = [samples.cases[index] for index in indices]
         of = {"ranks": ranks} | ({} if kind in _BUS or kind in _PLAIN else {"precision": DTYPES[dtype][0]})
-        yield from _figures(_FORMULAS.get(kind, ()), samples.seconds[indices], own, of)
+        formulas = _FORMULAS.get(kind, ()) if kind != "model" else (_STEP[dict(sizes)["backward"]],)
+        of |= {"model": own[0]["name"], **dict(sizes[:2])} if sizes else {}
+        yield from _figures(formulas, samples.seconds[indices], own, of)
     yield from _pairs(samples)
 
 
@@ -127,11 +139,32 @@ def _relative(columns: Numbers, seconds: Numbers) -> Numbers:
     return np.asarray(found / scale)
 
 
+def columns_of(cases: Sequence[Case]) -> Numbers:
+    """Return what the seconds of products, of attention's forward pass or of links are sums of, (cases, terms)."""
+    kind = cases[0]["kind"]
+    if kind == "gemm":
+        m, n, k = (np.array([case[name] for case in cases], dtype=float) for name in "mnk")
+        return np.stack([2 * m * n * k, 2 * n * k, 2 * (m * k + m * n), np.ones_like(m)], axis=1)
+    if kind == "attention":
+        flops, seq, width = _flops(cases), *(np.array([case[key] for case in cases]) for key in ("seq", "channels"))
+        return np.stack([flops, flops / seq, flops / width, np.ones_like(flops)], axis=1)
+    share = _BUS[kind](cases[0]["ranks"])
+    carried = np.array([share * case["bytes"] for case in cases])
+    return np.stack([np.ones_like(carried), carried], axis=1)
+
+
+def left_out(cases: Sequence[Case], seconds: Numbers) -> Numbers:
+    """Return |predicted / measured - 1| of each case, as the fit of the others predicts it."""
+    columns, errors = columns_of(cases), np.empty(len(cases))
+    for i in range(len(cases)):
+        others = np.arange(len(cases)) != i
+        errors[i] = abs(float(columns[i] @ _relative(columns[others], seconds[others])) / seconds[i] - 1)
+    return errors
+
+
 def _gemm(cases: Sequence[Case], seconds: Numbers) -> tuple[float, float, float, float]:
     """Return rate, rows and width that halve it, and the launch."""
-    m, n, k = (np.array([case[name] for case in cases], dtype=float) for name in "mnk")
-    columns = np.stack([2 * m * n * k, 2 * n * k, 2 * (m * k + m * n), np.ones_like(m)], axis=1)
-    per_flop, per_weight, per_row, launch = _relative(columns, seconds)
+    per_flop, per_weight, per_row, launch = _relative(columns_of(cases), seconds)
     if per_flop <= 0:
         return (np.nan,) * 4
     return 1 / per_flop, per_weight / per_flop, per_row / per_flop, launch
@@ -140,9 +173,7 @@ def _gemm(cases: Sequence[Case], seconds: Numbers) -> tuple[float, float, float,
 def _attention(cases: Sequence[Case], seconds: Numbers) -> tuple[float, float, float]:
     """Return the rate of the forward pass, and the tokens and channels that halve it."""
     forward = [index for index, case in enumerate(cases) if not case["backward"]]
-    flops = _flops(cases)[forward]
-    seq, width = (np.array([cases[index][name] for index in forward], dtype=float) for name in ("seq", "channels"))
-    columns = np.stack([flops, flops / seq, flops / width, np.ones_like(flops)], axis=1)
+    columns = columns_of([cases[index] for index in forward])
     per_flop, per_token, per_channel, _ = _relative(columns, seconds[forward])
     if per_flop <= 0:
         return (np.nan,) * 3
@@ -160,12 +191,11 @@ def _backward(cases: Sequence[Case], seconds: Numbers) -> float:
 
 def _link(cases: Sequence[Case], seconds: Numbers) -> tuple[float, float, float]:
     """Return latency, rate of a rank's link, and the largest relative error of the fit."""
-    share = _BUS[cases[0]["kind"]](cases[0]["ranks"])
-    carried = np.array([share * case["bytes"] for case in cases])
-    latency, per_byte = _relative(np.stack([np.ones_like(carried), carried], axis=1), seconds)
+    columns = columns_of(cases)
+    latency, per_byte = fitted = _relative(columns, seconds)
     if per_byte <= 0:
         return (np.nan,) * 3
-    return latency, 1 / per_byte, float(np.max(np.abs(latency + carried * per_byte - seconds) / seconds))
+    return latency, 1 / per_byte, float(np.max(np.abs(columns @ fitted - seconds) / seconds))
 
 
 def _of_link(kind: str) -> tuple[Formula, ...]:
@@ -185,6 +215,19 @@ def _moving(kind: str) -> Formula:
     return Formula(f"{kind}_rate", "bytes/s", text, lambda cases, t: float(np.median(_bytes(cases) / t)))
 
 
+def _per_second(name: str, unit: str, text: str, work: Callable[[Case], float]) -> Formula:
+    return Formula(name, unit, text, lambda cases, t: float(work(cases[0]) / t[0]))
+
+
+def _tokens(case: Case) -> float:
+    return float(case["batch"] * case["seq"])
+
+
+_STEP = (
+    _per_second("forward_tokens", "tokens/s", "batch seq / t of the standard model's forward pass", _tokens),
+    _per_second("training_tokens", "tokens/s", "batch seq / t of a step of the standard model, Adam included", _tokens),
+)
+"""Of the standard model: forward alone, and both passes."""
 _GEMM = "t = launch + 2 m n k (1 + rows/m + width/n + width/k) / rate, least squares of t / measured, none below 0"
 _ATTENTION = "t = launch + flops (1 + tokens/seq + channels/width) / rate; flops = 2 batch heads seq² width, causal"
 _FORMULAS: Mapping[str, tuple[Formula, ...]] = {
@@ -204,6 +247,11 @@ _FORMULAS: Mapping[str, tuple[Formula, ...]] = {
     "grouped": (
         Formula("grouped_rate", "FLOP/s", "2 experts m n k / t, median", lambda c, t: float(np.median(_flops(c) / t))),
     ),
+    "save": (_per_second("save_rate", "bytes/s", "bytes / t of torch.save, until the disk has them", moved_bytes),),
+    "load": (
+        _per_second("load_rate", "bytes/s", "bytes / t of torch.load of a file that no cache holds", moved_bytes),
+    ),
+    "data": (_per_second("data_tokens", "tokens/s", "batch seq / t of reading sequences of a mapped file", _tokens),),
     "launches": (Formula("launch", "s", _LAUNCH, lambda _, t: float(t[0] / LAUNCHES)),),
     "graph": (Formula("graph_launch", "s", _LAUNCH, lambda _, t: float(t[0] / LAUNCHES)),),
     **{kind: (_moving(kind),) for kind in (*MEMORY_BOUND, "copy", "triad", "to_device", "to_host")},

@@ -14,6 +14,8 @@ from conf.errors import Problem, object_of
 
 TIMEOUT_S = 20
 CPU = "cpu"
+IN_USE = 0.05
+"""Share of a device's memory that somebody uses: an idle driver takes less."""
 READ_ONLY = {"intel": "intel", "tpu": "google"}  # makers whose logs are read, and on whose devices nothing is run
 
 
@@ -53,6 +55,14 @@ class Vendor:
         """Return the devices that `tool` lists, None where it is missing, fails or lists none."""
         return None
 
+    def users(self) -> Iterator[str]:
+        """Yield what uses a device now: programs where the system shows them, else memory that is in use."""
+        yield from ()
+
+    def power_limits_w(self) -> tuple[float, ...]:
+        """Return the limit of power that is set of each device, W; empty where the tool does not state it."""
+        return ()
+
     def node_problems(self, gpus_per_node: int) -> Iterator[Problem]:
         """Yield why so many GPUs of one node would give no fair figure."""
         yield from ()
@@ -86,6 +96,11 @@ def maker_of(device_name: str) -> str | None:
     first = next(iter(device_name.replace("(R)", " ").lower().split()), "")
     makers = (name for name in accelerators() if first in vendors()[name].device_prefixes)
     return next(makers, READ_ONLY.get(first))
+
+
+def is_number(text: str) -> bool:
+    """Return whether a tool's cell holds a number, and not `N/A`."""
+    return text.replace(".", "", 1).isdigit()
 
 
 def output(*argv: str, env: Mapping[str, str] | None = None) -> str:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from conf.errors import Problem
-from conf.vendors import Devices, Vendor, output
+from conf.vendors import IN_USE, Devices, Vendor, is_number, output
 
+KFD = Path("/sys/class/kfd/kfd/proc")
+"""A folder for each process that uses a GPU (Linux, drivers/gpu/drm/amd/amdkfd/kfd_process.c)."""
 _NAME_KEYS = ("Card Series", "Card series", "Card Model", "Card model")
 # As runner/primus-cli-container.sh of AMD-AGI/Primus and its documentation have it.
 _DEVICE_FILES = (
@@ -45,6 +48,27 @@ class Amd(Vendor):
         names = tuple(next(iter(names), "unknown AMD GPU") for names in known)
         driver = cards.get("system", {}).get("Driver version")
         return Devices(self.name, names, int(memory) if memory.isdigit() else None, driver)
+
+    def users(self) -> Iterator[str]:
+        """Yield the programs that the kernel driver has open; in a container GPUs whose memory is in use."""
+        programs = sorted(path.name for path in KFD.glob("*") if path.name.isdigit())
+        yield from (f"process {pid}" for pid in programs)
+        for card, cells in () if programs else self._cards("--showmeminfo", "vram"):
+            used, total = (str(cells.get(f"VRAM Total {name}Memory (B)")) for name in ("Used ", ""))
+            if used.isdigit() and total.isdigit() and int(used) > IN_USE * int(total):
+                yield f"{card}: {int(used) >> 20} MiB of its memory are in use"
+
+    def power_limits_w(self) -> tuple[float, ...]:
+        cells = (str(cells.get("Max Graphics Package Power (W)")) for _, cells in self._cards("--showmaxpower"))
+        return tuple(float(cell) for cell in cells if is_number(cell))
+
+    def _cards(self, *options: str) -> list[tuple[str, Mapping[str, Any]]]:
+        text = output(self.tool, *options, "--json")
+        try:
+            cards: Mapping[str, Any] = json.loads(text[text.find("{") :])
+        except ValueError:
+            return []
+        return [(key, card) for key, card in sorted(cards.items()) if key.startswith("card")]
 
     def node_problems(self, gpus_per_node: int) -> Iterator[Problem]:
         """Refuse the counts for which RCCL has no fast ring."""

@@ -23,6 +23,8 @@ from rank_program import die_with_parent, machine_facts, mark, say
 
 WARM = 0.05  # a call that is no more faster than this than the fastest before it is warm
 MOST_WARM_UP = 20  # calls
+_SLICE_S = 0.1  # of which work takes a share
+_COUNTER = ("energy_uj", "max_energy_range_uj")
 
 
 def main() -> int:
@@ -33,6 +35,7 @@ def main() -> int:
     settings = json.loads(path.read_text(encoding="utf-8"))
     # their new names are those of torch 2.13, the old ones work everywhere
     warnings.filterwarnings("ignore", message="`torch.distributed.*is deprecated")
+    at_start = _resident()
     import torch
     import torch.distributed as dist
 
@@ -43,22 +46,44 @@ def main() -> int:
     dist.init_process_group("cpu:gloo,cuda:nccl" if gpu else "gloo")
     if dist.get_rank() == 0:
         mark("facts", machine_facts(gpu))
+    device = torch.device("cuda", local) if gpu else torch.device("cpu")
+    memory = _memory(device, at_start)
     try:
-        return _visit_all(settings, path.parent, torch.device("cuda", local) if gpu else torch.device("cpu"))
+        _visit_all(settings, path.parent, device)
+        if dist.get_rank() == 0:
+            mark("memory", memory | _of_megatron())
+        return 0
     finally:
         dist.destroy_process_group()
 
 
-def _visit_all(settings: Mapping[str, Any], folder: Path, device: Any) -> int:
+def _visit_all(settings: Mapping[str, Any], folder: Path, device: Any) -> None:
     import torch
     import torch.distributed as dist
 
-    rank, world = dist.get_rank(), dist.get_world_size()
+    world = dist.get_world_size()
     counts = sorted({world, *(case["ranks"] for case in settings["cases"])})
     groups = {count: dist.new_group(list(range(count))) for count in counts}
     ends, stopped = time.monotonic() + settings["limit_s"], _Stopped()
-    torch.manual_seed(rank)
+    torch.manual_seed(dist.get_rank())
     gc.disable()
+    if _timed_all(settings, folder, device, groups, ends, stopped):
+        _phases(settings, folder, device, groups, stopped)
+
+
+def _timed_all(  # noqa: PLR0913
+    settings: Mapping[str, Any],
+    folder: Path,
+    device: Any,
+    groups: Mapping[int, Any],
+    ends: float,
+    stopped: _Stopped,
+) -> bool:
+    """Make the visits that are left; return whether nobody ended them."""
+    import torch
+    import torch.distributed as dist
+
+    rank = dist.get_rank()
     with (folder / f"samples-{rank}.jsonl").open("a", encoding="utf-8") as samples:
         for done, (turn, index) in enumerate(settings["visits"]):
             # the first rank decides for all, so that none waits for one that has ended
@@ -67,7 +92,7 @@ def _visit_all(settings: Mapping[str, Any], folder: Path, device: Any) -> int:
             if late.item():
                 if rank == 0:
                     say(f"measure: stopped after {done} of {len(settings['visits'])} visits")
-                return 0
+                return stopped.signal is None
             case = settings["cases"][index]
             if rank in case.get("pair", range(case["ranks"])):
                 torch.set_num_threads(max(1, settings["cores"] // case["ranks"]))
@@ -76,7 +101,99 @@ def _visit_all(settings: Mapping[str, Any], folder: Path, device: Any) -> int:
                 samples.flush()
             if rank == 0 and done % 50 == 0:
                 say(f"measure: {done} of {len(settings['visits'])} visits")
-    return 0
+    return True
+
+
+def _phases(
+    settings: Mapping[str, Any], folder: Path, device: Any, groups: Mapping[int, Any], stopped: _Stopped
+) -> None:
+    """Do one kind of work for some seconds on every rank, then the next, while power is sampled or counted."""
+    import torch
+    import torch.distributed as dist
+
+    rank = dist.get_rank()
+    with (folder / f"phases-{rank}.jsonl").open("a", encoding="utf-8") as lines:
+        for one in settings.get("phases", []):
+            ended = torch.tensor([float(stopped.signal is not None)])
+            dist.all_reduce(ended, dist.ReduceOp.MAX)
+            if ended.item():
+                return
+            if rank == 0:
+                say(f"measure: power, {one['phase']}")
+            line = _sustained(one, device, groups, settings.get("counter") if rank == 0 else None)
+            lines.write(json.dumps({"phase": one["phase"], "rank": rank, **line}) + "\n")
+            lines.flush()
+
+
+def _sustained(one: Mapping[str, Any], device: Any, groups: Mapping[int, Any], counter: str | None) -> dict[str, Any]:
+    """Do work for a share of each tenth of a second; return from when to when, how many calls, and joules by the
+    counters in the folder `counter`."""
+    import torch
+    import torch.distributed as dist
+    from measured_work import work_of
+
+    with torch.set_grad_enabled(bool(one["case"].get("backward"))):
+        work = work_of(one["case"], device, groups) if one["share"] else None
+        dist.barrier()
+        before, begin = _joules(counter), time.monotonic()
+        calls, now = 0, begin
+        while now < begin + one["seconds"]:
+            until = now + _SLICE_S * one["share"]
+            while work and time.monotonic() < until:
+                work()
+                calls += 1
+                if device.type == "cuda":
+                    torch.cuda.synchronize()
+            if one["share"] < 1:
+                time.sleep(max(0.0, now + _SLICE_S - time.monotonic()))
+            now = time.monotonic()
+        after = _joules(counter)
+    used = None if before is None or after is None else sum(_used(*pair) for pair in zip(before, after, strict=True))
+    return {"begin_s": begin, "end_s": now, "calls": calls, "joules": used}
+
+
+def _joules(folder: str | None) -> list[tuple[float, float]] | None:
+    """Return what each processor's energy counter says, J, and where it begins again; None without a folder."""
+    if folder is None:
+        return None
+    zones = sorted(Path(folder).glob("*rapl:?"))
+    return [tuple(int((zone / name).read_text()) / 1e6 for name in _COUNTER) for zone in zones]  # type: ignore[misc]
+
+
+def _used(before: tuple[float, float], after: tuple[float, float]) -> float:
+    return after[0] - before[0] + (after[1] if after[0] < before[0] else 0.0)
+
+
+def _memory(device: Any, at_start: int) -> dict[str, Any]:
+    """Return the bytes that torch and its process groups take without a tensor of ours: of the device what torch has
+    not given out, else of this process's resident memory. at_start: of the process, before torch was imported."""
+    import torch
+    import torch.distributed as dist
+
+    square = torch.ones(256, 256, device=device)
+    dist.all_reduce(square @ square)
+    if device.type != "cuda":
+        return {"torch": _resident() - at_start, "of": "process"}
+    del square
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info()
+    return {"torch": total - free - torch.cuda.memory_reserved(), "of": "device"}
+
+
+def _resident() -> int:
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _of_megatron() -> dict[str, Any]:
+    """Return the bytes that importing Megatron-Core adds to the process, None where it is not installed."""
+    before = _resident()
+    try:
+        import megatron.core.models.gpt  # noqa: F401
+    except ImportError:
+        return {"megatron": None}
+    return {"megatron": _resident() - before}
 
 
 class _Stopped:
@@ -117,6 +234,8 @@ def _timed(
             torch.cuda.synchronize()
         return (time.perf_counter() - started) / calls
 
+    if count := case.get("each"):
+        return _each(seconds_of, count, case, groups)
     together = case["kind"] in _TOGETHER
     fastest, warm_up = seconds_of(1), 1
     while warm_up < MOST_WARM_UP:
@@ -133,6 +252,19 @@ def _timed(
     if "pair" not in case:
         dist.barrier(groups[case["ranks"]])  # at the same time, as in training
     return {"seconds": seconds_of(calls), "calls": calls, "warm_up": warm_up}
+
+
+def _each(
+    seconds_of: Callable[[int], float], count: int, case: Mapping[str, Any], groups: Mapping[int, Any]
+) -> dict[str, Any]:
+    """Time so many calls one by one, after some that warm up."""
+    import torch.distributed as dist
+
+    for _ in range(MOST_WARM_UP // 4):
+        seconds_of(1)
+    dist.barrier(groups[case["ranks"]])
+    each = [seconds_of(1) for _ in range(count)]
+    return {"seconds": sum(each) / count, "calls": count, "each": each}
 
 
 def _agreed(value: int, case: Mapping[str, Any], groups: Mapping[int, Any]) -> int:

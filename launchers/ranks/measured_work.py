@@ -4,7 +4,9 @@ The words of a case are those of measure/cases.py: sizes in elements, rows, colu
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,15 +24,36 @@ def work_of(case: Mapping[str, Any], device: torch.device, groups: Groups) -> Wo
     return _KINDS[case["kind"]](case, device, groups)
 
 
+_AS = {"tf32": "float32", "fp8": "bfloat16"}
+"""How operands are drawn of a dtype that torch has no name for, or draws nothing of."""
+
+
 def _random(case: Mapping[str, Any], device: torch.device, *shape: int, grad: bool = False) -> torch.Tensor:
-    drawn = torch.randn(shape, device=device).to(getattr(torch, case["dtype"]))
+    drawn = torch.randn(shape, device=device).to(getattr(torch, _AS.get(case["dtype"], case["dtype"])))
     return drawn.requires_grad_(grad)
 
 
 def _gemm(case: Mapping[str, Any], device: torch.device, _: Groups) -> Work:
     """Multiply as a linear layer does: rows of m tokens by a weight of n × k."""
     rows, weight = _random(case, device, case["m"], case["k"]), _random(case, device, case["n"], case["k"])
+    torch.backends.cuda.matmul.allow_tf32 = case["dtype"] == "tf32"  # of fp32 alone
+    if case["dtype"] == "fp8":
+        return _fp8(rows, weight)
     return lambda: functional.linear(rows, weight)
+
+
+def _fp8(rows: torch.Tensor, weight: torch.Tensor) -> Work:
+    """Multiply in e4m3, scaled by one number a tensor, into bf16."""
+    older = device_name(rows.device).startswith("gfx94")  # MI300: another encoding of the same width
+    kind = torch.float8_e4m3fnuz if older else torch.float8_e4m3fn
+    one = torch.ones((), device=rows.device)
+    first, second = rows.to(kind), weight.to(kind).t()
+    return lambda: torch._scaled_mm(first, second, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+
+
+def device_name(device: torch.device) -> str:
+    """Return ROCm's name of the architecture; empty on any other device."""
+    return getattr(torch.cuda.get_device_properties(device), "gcnArchName", "") if device.type == "cuda" else ""
 
 
 def _grouped(case: Mapping[str, Any], device: torch.device, _: Groups) -> Work:
@@ -182,6 +205,67 @@ def _overlap(case: Mapping[str, Any], device: torch.device, groups: Groups) -> W
     return both
 
 
+def _model(case: Mapping[str, Any], device: torch.device, _: Groups) -> Work:
+    """Take a step of the standard model, or its forward pass alone."""
+    from plain_llama import Peer
+
+    sizes = {**case["model"], "seq_length": case["seq"]}
+    peer = Peer(sizes, device, case["dtype"])
+    batch = torch.randint(sizes["padded_vocab_size"], (1, case["batch"], case["seq"] + 1), device=device)
+    return (lambda: peer.step(batch)) if case["backward"] else (lambda: peer.loss(batch[0]))
+
+
+def _file(case: Mapping[str, Any]) -> Path:
+    return Path(f"{case['kind']}-{dist.get_rank()}.tmp")
+
+
+def _save(case: Mapping[str, Any], device: torch.device, _: Groups) -> Work:
+    """Write a checkpoint's tensors from the device to a file of this rank, and wait until the disk has them."""
+    state = torch.zeros(case["bytes"], dtype=torch.uint8, device=device)
+
+    def save() -> None:
+        with _file(case).open("wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        _file(case).unlink()
+
+    return save
+
+
+def _load(case: Mapping[str, Any], device: torch.device, _: Groups) -> Work:
+    """Read such a file, of which the system has forgotten what it kept in memory, back to the device."""
+    path = _file(case)
+    torch.save(torch.zeros(case["bytes"], dtype=torch.uint8), path)
+    held = path.open("rb")
+    os.fsync(held.fileno())
+    path.unlink()
+
+    def load() -> torch.Tensor:
+        os.posix_fadvise(held.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        held.seek(0)
+        return torch.load(held, map_location=device, weights_only=True)
+
+    return load
+
+
+def _data(case: Mapping[str, Any], device: torch.device, _: Groups) -> Work:
+    """Read a batch of sequences from anywhere in a file of tokens that is mapped into memory, to the device."""
+    import numpy as np
+
+    path = _file(case)
+    np.zeros(case["n"], dtype=np.int32).tofile(path)
+    tokens, length = np.memmap(path, np.int32, "r"), case["seq"] + 1
+    path.unlink()
+    draw = np.random.default_rng(dist.get_rank())
+
+    def read() -> torch.Tensor:
+        starts = draw.integers(0, len(tokens) - length, case["batch"])
+        return torch.from_numpy(np.stack([tokens[at : at + length] for at in starts])).to(device)
+
+    return read
+
+
 _KINDS: Mapping[str, Callable[[Mapping[str, Any], torch.device, Groups], Work]] = {
     "gemm": _gemm,
     "grouped": _grouped,
@@ -203,4 +287,9 @@ _KINDS: Mapping[str, Callable[[Mapping[str, Any], torch.device, Groups], Work]] 
     "all_to_all": _all_to_all,
     "send": _send,
     "overlap": _overlap,
+    "model": _model,
+    "jitter": _model,
+    "save": _save,
+    "load": _load,
+    "data": _data,
 }

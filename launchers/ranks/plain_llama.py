@@ -1,11 +1,13 @@
-"""The peer of benchmarks/engine.py: the same Llama in plain PyTorch, as short and as fast as it gets without tricks.
+"""A Llama in plain PyTorch, as short and as fast as it gets without tricks: the standard model of `tprimat
+measure`, and the peer of the engine in benchmarks/engine.py and benchmarks/gpu_day.py.
 
-One process, fp32, SDPA attention with grouped keys, nn.RMSNorm, torch's cross-entropy, AdamW(fused), gradient clipping,
-the same micro-batches, the loss read after each: the same mathematics as the engine, in the same dtype. It is spared
+One process, fp32 (or bf16 by autocast), SDPA attention with grouped keys, nn.RMSNorm, torch's cross-entropy,
+AdamW(fused), gradient clipping, the same micro-batches, the loss read after each: the same mathematics as the engine, in the same dtype. It is spared
 what a training needs beside that: it reads no data, keeps no schedule and goes through no process group."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -68,22 +70,30 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
 
 
 class Peer:
-    """A training of the plain model that takes one step at a time."""
+    """A training of the plain model that takes one step at a time. precision: float32, or bfloat16 by autocast."""
 
-    def __init__(self, s: dict[str, Any]) -> None:
-        self.settings, self.model = s, Llama(s)
+    def __init__(self, s: dict[str, Any], device: str | torch.device = "cpu", precision: str = "float32") -> None:
+        with torch.device(device):
+            self.settings, self.model = s, Llama(s)
+        self.device, self.precision = torch.device(device), getattr(torch, precision)
         betas = s["adam_beta1"], s["adam_beta2"]
         decay = [p for p in self.model.parameters() if p.dim() > 1]
         rest = [p for p in self.model.parameters() if p.dim() <= 1]
         groups = [{"params": decay, "weight_decay": s["weight_decay"]}, {"params": rest, "weight_decay": 0.0}]
         self.optimizer = torch.optim.AdamW(groups, lr=s["lr"], betas=betas, fused=True)  # eps: 1e-8, as conf/optimizer
 
+    def loss(self, batch: torch.Tensor) -> torch.Tensor:
+        """Return the mean loss of one micro-batch [b, s + 1]: the forward pass."""
+        low = self.precision != torch.float32
+        with torch.autocast(self.device.type, self.precision) if low else nullcontext():
+            return self.model(batch[:, :-1], batch[:, 1:])
+
     def step(self, batches: torch.Tensor) -> float:
         """Take one step over `batches` [micro-batches, b, s + 1]; return the mean loss."""
         self.optimizer.zero_grad(set_to_none=True)
         total = 0.0
         for batch in batches:
-            loss = self.model(batch[:, :-1], batch[:, 1:]) / len(batches)
+            loss = self.loss(batch) / len(batches)
             loss.backward()
             total += loss.item()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings["clip_grad"])

@@ -1,0 +1,154 @@
+"""The parameters of one machine that a plan is made with, each by a formula of what was run; pure. Their definitions
+are ours where the field has several: the formula stands in the figure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean, quantiles
+
+import numpy as np
+
+from conf.machine import Figure, Machine, Training
+from measure.cases import COLLECTIVES, DTYPES, Case
+
+DRAWS, LEVELS = 500, (0.025, 0.975)
+_DEGREES = {"tp": "layout.tensor_model_parallel_size", "pp": "layout.pipeline_model_parallel_size"}
+
+
+def parameters(machine: Machine, known: Sequence[Case], lines: Sequence[Mapping[str, object]]) -> Iterator[Figure]:
+    """Yield the parameters that one machine's samples and trainings give by themselves."""
+    yield from _base(machine, known)
+    yield from _jitter(known, lines)
+    for name in _DEGREES:
+        yield from _intensity(name, machine.trainings, machine.accelerator)
+
+
+def _base(machine: Machine, known: Sequence[Case]) -> Iterator[Figure]:
+    """Yield throughput and utilisation of one device at the best batch and sequence."""
+    steps = [one for one in machine.figures if one.name == "training_tokens"]
+    if not steps:
+        return
+    best = max(steps, key=lambda one: one.value)
+    text = "most of training_tokens over batch and sequence, one device alone"
+    yield Figure("base_throughput", best.value, best.unit, text, best.of, best.interval, len(steps), best.samples)
+    precision = str(best.of["precision"])
+    rate = machine.value("gemm_best", ranks=1, precision=precision)
+    sizes = {"batch": best.of["batch"], "seq": best.of["seq"], "backward": 1}
+    case = next((one for one in known if one["kind"] == "model" and sizes.items() <= one.items()), None)
+    if rate and case:
+        per_token = case["flops"] / case["batch"] / case["seq"]
+        share = per_token / rate
+        ends = best.interval and (best.interval[0] * share, best.interval[1] * share)
+        text = "base_throughput × FLOPs of a token (causal attention counted half) / gemm_best, one device alone"
+        yield Figure("base_utilisation", best.value * share, "1", text, best.of, ends, len(steps), best.samples)
+
+
+def _jitter(known: Sequence[Case], lines: Sequence[Mapping[str, object]]) -> Iterator[Figure]:
+    """Yield by how much the slowest steps exceed the mean, alone and on all devices at once; of the slowest rank."""
+    generator = np.random.default_rng(0)
+    for index, case in enumerate(known):
+        own = [line["each"] for line in lines if line["case"] == index and isinstance(line.get("each"), list)]
+        if case["kind"] != "jitter" or not own:
+            continue
+        times = np.max(np.array(own, dtype=float), axis=0)
+        drawn = [_over_mean(generator.choice(times, len(times))) for _ in range(DRAWS)]
+        low, high = np.quantile(drawn, LEVELS)
+        of = {"ranks": case["ranks"], "precision": DTYPES[case["dtype"]][0]}
+        text = f"95th percentile / mean of {len(times)} steps of the standard model; of ranks the slowest at each step"
+        yield Figure("jitter", _over_mean(times), "1", text, of, (float(low), float(high)), 1, len(times))
+
+
+def _over_mean(times: Sequence[float] | np.ndarray) -> float:
+    return float(quantiles(times, n=20)[-1] / fmean(times))
+
+
+def _intensity(name: str, trainings: Sequence[Training], accelerator: bool) -> Iterator[Figure]:
+    """Yield the slope of the overhead over log2 of the degree, through 0 at degree 1."""
+    degrees = _alike(name, trainings)
+    alone = degrees.get(1)
+    if not alone or len(degrees) < 2:
+        return
+    x, y = [], []
+    for degree, training in sorted(degrees.items()):
+        if degree > 1:
+            ideal = alone.step_time_s / (degree if accelerator else 1)
+            if name == "pp":
+                ideal *= 1 + (degree - 1) / (_batch(training, "global") / _batch(training, "micro"))
+            x.append(float(np.log2(degree)))
+            y.append(training.step_time_s / ideal - 1)
+    slope = float(np.dot(x, y) / np.dot(x, x))
+    devices = "devices" if accelerator else "the same cores"
+    bubble = " without the pipeline's bubble (degree - 1) / micro-batches" if name == "pp" else ""
+    text = f"slope of t(degree) / t(1) - 1 on {devices}{bubble} over log2(degree), trainings of the engine"
+    text = text.replace("t(degree) /", "degree t(degree) /") if accelerator else text
+    of = {"degrees": " ".join(map(str, sorted(degrees)))}
+    steps = sum(training.steps for training in degrees.values())
+    yield Figure(f"communication_{name}", slope, "1", text, of, _ends(x, y, slope), len(degrees), steps)
+
+
+def _ends(x: Sequence[float], y: Sequence[float], slope: float) -> tuple[float, float] | None:
+    """Return the 95 % interval of a slope through 0, None of fewer than two points."""
+    from scipy.stats import t
+
+    free = len(x) - 1
+    if free < 1:
+        return None
+    residual = np.array(y) - slope * np.array(x)
+    half = float(t.ppf(0.975, free) * np.sqrt(residual @ residual / free / np.dot(x, x)))
+    return slope - half, slope + half
+
+
+def _alike(name: str, trainings: Sequence[Training]) -> dict[int, Training]:
+    """Return by degree the trainings that differ in nothing but one degree and the number of processes, of the most
+    degrees."""
+    families: dict[frozenset[str], dict[int, Training]] = {}
+    for training in trainings:
+        key = _DEGREES[name]
+        degree = _sizes(training).get(key, 1)
+        processes = _sizes(training)["gpus_per_node"]
+        if degree != processes:
+            continue
+        rest = frozenset(word for word in training.run if not word.startswith((f"{key}=", "gpus_per_node=")))
+        families.setdefault(rest, {})[degree] = training
+    return max(families.values(), key=lambda one: (1 in one, len(one)), default={})
+
+
+def _sizes(training: Training) -> dict[str, int]:
+    pairs = (word.partition("=") for word in training.run)
+    return {key: int(value) for key, _, value in pairs if value.isdigit()}
+
+
+def _batch(training: Training, which: str) -> int:
+    return _sizes(training).get(f"training.{which}_batch_size", 1)
+
+
+def _throughput(machine: Machine) -> Figure | None:
+    return next((one for one in machine.figures if one.name == "base_throughput"), None)
+
+
+def against(machine: Machine, baseline: Machine) -> Iterator[Figure]:
+    """Yield the factors of a machine beside a baseline: of its links, and of one device."""
+    ratios = [
+        (one.value / other, one.samples)
+        for one in machine.figures
+        if one.name in {f"{kind}_rate" for kind in COLLECTIVES} and (other := baseline.value(one.name, **one.of))
+    ]
+    of = {"baseline": f"{baseline.device}, {baseline.date}"}
+    if ratios:
+        values = np.log([ratio for ratio, _ in ratios])
+        generator = np.random.default_rng(0)
+        drawn = [float(np.exp(np.median(generator.choice(values, len(values))))) for _ in range(DRAWS)]
+        low, high = np.quantile(drawn, LEVELS)
+        text = "median of rate / the baseline's, of all-reduce, all-gather, reduce-scatter, all-to-all and group sizes"
+        ends = (float(low), float(high)) if len(ratios) > 2 else None
+        samples = sum(count for _, count in ratios)
+        yield Figure("fabric_factor", float(np.exp(np.median(values))), "1", text, of, ends, len(ratios), samples)
+    here, there = (
+        next((one for one in each.figures if one.name == "base_throughput"), None) for each in (machine, baseline)
+    )
+    if here and there and machine.accelerator == baseline.accelerator:
+        text = "base_throughput / the baseline's, each at its best batch and sequence of the same standard model"
+        ends = None
+        if here.interval and there.interval:
+            ends = (here.interval[0] / there.interval[1], here.interval[1] / there.interval[0])
+        yield Figure("vendor_factor", here.value / there.value, "1", text, of, ends, 2, here.samples + there.samples)

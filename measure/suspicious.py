@@ -1,0 +1,126 @@
+"""What looks wrong with a machine or its figures, each with its likely cause. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from conf.machine import Figure, Machine
+from measure.rates import Samples
+from metrics.quantity import shown
+
+SLOWER = 0.05
+"""A rank that takes so much longer than the median of its like is named."""
+BAD_LINK = 0.7
+"""A pair whose rate is below so much of the median of pairs is named."""
+DRIFT = 0.1
+"""Between the first and the last third of the rounds: throttling, or others on the machine."""
+BELOW_PEAK = 0.4
+"""Of a GPU's data sheet, below which its best product is implausible."""
+
+
+class Plausible(NamedTuple):
+    """Between what a figure is plausible, and what is likely where it is not."""
+
+    name: str
+    least: float
+    most: float
+    cause: str
+
+
+PLAUSIBLE = (
+    Plausible("base_utilisation", 0.02, 1.0, "below: batches too small to fill it; above: clocks changed meanwhile"),
+    Plausible("jitter", 1.0, 1.5, "other programs on this machine, a power limit, or clocks that change"),
+    Plausible("attention_backward", 0.8, 4.0, "another attention kernel backward than forward"),
+    Plausible("communication_tp", -0.05, 5.0, "below: the training of one device was disturbed; above: a sick link"),
+    Plausible("communication_pp", -0.05, 5.0, "below: the training of one device was disturbed; above: a sick link"),
+    Plausible("power_share", 0.0, 1.05, "the limit was changed, or the sensor sees more than the device"),
+    *(
+        Plausible(
+            f"{kind}_deviation", 0.0, 0.5, "two protocols by size, or others on the link: latency and rate are rough"
+        )
+        for kind in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+    ),
+)
+
+
+def suspicious(machine: Machine, samples: Samples, peaks: Mapping[str, float]) -> Iterator[str]:
+    """Yield a line for each thing that looks wrong. peaks: FLOP/s of the data sheet by precision, empty if unknown."""
+    yield from _slow_ranks(samples)
+    yield from _bad_links(machine.figures)
+    yield from _drift(samples)
+    yield from _implausible(machine.figures)
+    yield from _contradictions(machine, peaks)
+
+
+def _implausible(figures: Sequence[Figure]) -> Iterator[str]:
+    for name, least, most, cause in PLAUSIBLE:
+        for one in figures:
+            low, high = one.interval or (one.value, one.value)
+            if one.name == name and (high < least or low > most):
+                yield f"{named(one)} is {shown(one.value)}, plausible is {least:g} to {most:g}: {cause}"
+
+
+def named(one: Figure) -> str:
+    """Return a figure's name and what it belongs to."""
+    return " ".join([one.name, *(f"{name}={value}" for name, value in one.of.items())])
+
+
+def _contradictions(machine: Machine, peaks: Mapping[str, float]) -> Iterator[str]:
+    value = machine.value
+    for precision, peak in peaks.items():
+        best = value("gemm_best", ranks=1, precision=precision)
+        if best and best > peak:
+            yield f"products of {precision} reach {shown(best)} FLOP/s, the data sheet says {shown(peak)}: a wrong peak"
+        elif best and best < BELOW_PEAK * peak:
+            cause = "clocks or power are capped, a part of the GPU is given away, or others use it"
+            yield f"products of {precision} reach {best / peak:.0%} of the data sheet's {shown(peak)} FLOP/s: {cause}"
+    wide, narrow = (value("gemm_best", ranks=1, precision=one) for one in ("fp32", "bf16"))
+    if machine.accelerator and wide and narrow and narrow < wide:
+        yield "products of bf16 are slower than those of fp32: this torch does not use the matrix units"
+    alone, together = (value("gemm_best", ranks=count, precision="bf16") for count in (1, machine.ranks))
+    if machine.accelerator and alone and together and together < (1 - DRIFT) * alone:
+        share = f"{together / alone:.0%}"
+        yield f"with all {machine.ranks} GPUs at work each does {share} of what one does alone: shared power or heat"
+    idle, memory = (value("power", phase=phase) for phase in ("idle", "memory-bound"))
+    if idle and memory and idle > memory:
+        yield "idle takes more power than work: others use the device, or the sampler was late"
+
+
+def _slow_ranks(samples: Samples) -> Iterator[str]:
+    """Yield the ranks that take longer than the others for the same products."""
+    every = samples.by_rank.shape[1]
+    products = [i for i, case in enumerate(samples.cases) if case["kind"] == "gemm" and case["ranks"] == every > 1]
+    own = samples.by_rank[products]
+    own = own[~np.isnan(own).any(axis=1)]
+    if not len(own):
+        return
+    ratio = own / np.median(own, axis=1, keepdims=True)
+    for rank, slower in enumerate(np.median(ratio, axis=0)):
+        if slower > 1 + SLOWER:
+            yield f"rank {rank} takes {slower:.2f} times as long as the median rank for the same products"
+
+
+def _bad_links(found: Sequence[Figure]) -> Iterator[str]:
+    """Yield the pairs whose rate is surely below that of the others."""
+    pairs = [one for one in found if one.name == "send_rate"]
+    usual = float(np.median([one.value for one in pairs])) if pairs else 0.0
+    for one in pairs:
+        if one.interval and one.interval[1] < BAD_LINK * usual:
+            first, second, rate = one.of["first"], one.of["second"], one.value
+            yield f"ranks {first} and {second}: {shown(rate)} bytes/s between them, {shown(usual)} in the median"
+
+
+def _drift(samples: Samples) -> Iterator[str]:
+    products = [i for i, case in enumerate(samples.cases) if case["kind"] == "gemm"]
+    whole = samples.seconds[products]
+    whole = whole[:, ~np.isnan(whole).any(axis=0)]
+    third = whole.shape[1] // 3
+    if not third:
+        return
+    ratio = float(np.median(np.median(whole[:, -third:], axis=1) / np.median(whole[:, :third], axis=1)))
+    if abs(ratio - 1) > DRIFT:
+        cause = "throttling, or others on this machine" if ratio > 1 else "others on this machine at the start"
+        yield f"products took {ratio:.2f} times as long in the last rounds as in the first: {cause}"
