@@ -147,10 +147,8 @@ def _scope(here: Devices, ranks: int | None, full: bool) -> Scope:
 
 def _planned(scope: Scope, folder: Path) -> list[Case]:
     """Return the cases of the measurement in a folder, begun now or before. InputError: it is another one."""
-    path, about = (
-        folder / SETTINGS,
-        json.loads(json.dumps({**_plain(scope), "memory_bytes": None})),
-    )  # others use memory, too
+    path = folder / SETTINGS
+    about = json.loads(json.dumps({**_plain(scope), "memory_bytes": None}))  # others use memory, too
     if path.is_file():
         with blamed(str(path), "cannot be read"):
             before: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

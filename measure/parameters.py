@@ -20,7 +20,7 @@ def parameters(machine: Machine, known: Sequence[Case], lines: Sequence[Mapping[
     yield from _base(machine, known)
     yield from _jitter(known, lines)
     for name in _DEGREES:
-        yield from _intensity(name, machine.trainings, machine.accelerator)
+        yield from _intensity(name, machine.trainings)
 
 
 def _base(machine: Machine, known: Sequence[Case]) -> Iterator[Figure]:
@@ -62,28 +62,24 @@ def _over_mean(times: Sequence[float] | np.ndarray) -> float:
     return float(quantiles(times, n=20)[-1] / fmean(times))
 
 
-def _intensity(name: str, trainings: Sequence[Training], accelerator: bool) -> Iterator[Figure]:
+def _intensity(name: str, trainings: Sequence[Training]) -> Iterator[Figure]:
     """Yield the slope of the overhead over log2 of the degree, through 0 at degree 1."""
-    degrees = _alike(name, trainings)
-    alone = degrees.get(1)
-    if not alone or len(degrees) < 2:
+    pairs = _pairs(name, trainings)
+    if not pairs:
         return
     x, y = [], []
-    for degree, training in sorted(degrees.items()):
-        if degree > 1:
-            ideal = alone.step_time_s / (degree if accelerator else 1)
-            if name == "pp":
-                ideal *= 1 + (degree - 1) / (_batch(training, "global") / _batch(training, "micro"))
-            x.append(float(np.log2(degree)))
-            y.append(training.step_time_s / ideal - 1)
+    for degree, (split, whole) in sorted(pairs.items()):
+        ideal = whole.step_time_s / _batch(whole, "global") * _batch(split, "global")
+        if name == "pp":
+            ideal *= 1 + (degree - 1) / (_batch(split, "global") / _batch(split, "micro"))
+        x.append(float(np.log2(degree)))
+        y.append(split.step_time_s / ideal - 1)
     slope = float(np.dot(x, y) / np.dot(x, x))
-    devices = "devices" if accelerator else "the same cores"
-    bubble = " without the pipeline's bubble (degree - 1) / micro-batches" if name == "pp" else ""
-    text = f"slope of t(degree) / t(1) - 1 on {devices}{bubble} over log2(degree), trainings of the engine"
-    text = text.replace("t(degree) /", "degree t(degree) /") if accelerator else text
-    of = {"degrees": " ".join(map(str, sorted(degrees)))}
-    steps = sum(training.steps for training in degrees.values())
-    yield Figure(f"communication_{name}", slope, "1", text, of, _ends(x, y, slope), len(degrees), steps)
+    bubble = ", each stage idle (degree - 1) / micro-batches of it" if name == "pp" else ""
+    text = f"slope of t / t of data parallelism on as many processes{bubble}, - 1, over log2(degree); per sequence"
+    steps = sum(split.steps + whole.steps for split, whole in pairs.values())
+    of = {"degrees": " ".join(map(str, sorted(pairs)))}
+    yield Figure(f"communication_{name}", slope, "1", text, of, _ends(x, y, slope), 2 * len(pairs), steps)
 
 
 def _ends(x: Sequence[float], y: Sequence[float], slope: float) -> tuple[float, float] | None:
@@ -98,19 +94,27 @@ def _ends(x: Sequence[float], y: Sequence[float], slope: float) -> tuple[float, 
     return slope - half, slope + half
 
 
-def _alike(name: str, trainings: Sequence[Training]) -> dict[int, Training]:
-    """Return by degree the trainings that differ in nothing but one degree and the number of processes, of the most
-    degrees."""
-    families: dict[frozenset[str], dict[int, Training]] = {}
-    for training in trainings:
-        key = _DEGREES[name]
-        degree = _sizes(training).get(key, 1)
-        processes = _sizes(training)["gpus_per_node"]
-        if degree != processes:
-            continue
-        rest = frozenset(word for word in training.run if not word.startswith((f"{key}=", "gpus_per_node=")))
-        families.setdefault(rest, {})[degree] = training
-    return max(families.values(), key=lambda one: (1 in one, len(one)), default={})
+def _pairs(name: str, trainings: Sequence[Training]) -> dict[int, tuple[Training, Training]]:
+    """Return by degree a training that is split so alone, and one of data parallelism alone on as many processes, which
+    differ in nothing else but the batch; of the model that has the most degrees."""
+    families: dict[frozenset[str], dict[int, tuple[Training, Training]]] = {}
+    plain = {(_rest(one), _sizes(one)["gpus_per_node"]): one for one in trainings if not _split(one)}
+    for one in trainings:
+        degree = _sizes(one).get(_DEGREES[name], 1)
+        whole = plain.get((_rest(one), degree))
+        if degree > 1 and degree == _sizes(one)["gpus_per_node"] and whole:
+            families.setdefault(_rest(one), {})[degree] = (one, whole)
+    return max(families.values(), key=len, default={})
+
+
+def _split(training: Training) -> bool:
+    return any(word.startswith("layout.") for word in training.run)
+
+
+def _rest(training: Training) -> frozenset[str]:
+    """Return what describes a training beside its layout and global batch."""
+    others = ("layout.", "gpus_per_node=", "training.global_batch_size=")
+    return frozenset(word for word in training.run if not word.startswith(others))
 
 
 def _sizes(training: Training) -> dict[str, int]:

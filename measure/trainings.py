@@ -57,6 +57,8 @@ _FULL = (
     (*_WIDE, *_split(2, tensor_model=2)),
     (*_TINY, *_split(4, tensor_model=2, pipeline_model=2), *_batch(6)),
     (*_TINY, *_split(4), *_batch(12)),
+    (*_TINY, *_split(4, tensor_model=4), *_batch(6)),
+    (*_TINY, *_split(4, pipeline_model=4), *_batch(6)),
     (*_MOE, *_split(4, expert_model=4), *_batch(12)),
     (*_MOE, *_split(2, pipeline_model=2), *_batch(6, 2)),
     (*_TINY, *_split(1), *_batch(6), *_AGAIN),

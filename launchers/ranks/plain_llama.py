@@ -2,8 +2,9 @@
 measure`, and the peer of the engine in benchmarks/engine.py and benchmarks/gpu_day.py.
 
 One process, fp32 (or bf16 by autocast), SDPA attention with grouped keys, nn.RMSNorm, torch's cross-entropy,
-AdamW(fused), gradient clipping, the same micro-batches, the loss read after each: the same mathematics as the engine, in the same dtype. It is spared
-what a training needs beside that: it reads no data, keeps no schedule and goes through no process group."""
+AdamW(fused), gradient clipping, the same micro-batches, the loss read after each: the same mathematics as the
+engine, in the same dtype. It is spared what a training needs beside that: it reads no data, keeps no schedule and
+goes through no process group."""
 
 from __future__ import annotations
 
