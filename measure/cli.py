@@ -242,7 +242,10 @@ def _memory_figures(folder: Path) -> Iterator[Figure]:
     """Yield what torch and Megatron-Core take without a tensor of a model."""
     found = _marked(folder, "memory")
     what = f"{found.get('of')}'s memory of the first rank"
-    texts = {"torch": "after torch, its process group, a product and an all-reduce", "megatron": "after importing it"}
+    texts = {
+        "torch": "after torch, its process group, a product and an all-reduce",
+        "engine": "after importing Megatron-Core",
+    }
     for name, text in texts.items():
         if found.get(name) is not None:
             unit = {"formula": f"{what} {text}, less that before", "of": {"framework": name}, "cases": 1, "samples": 1}

@@ -1,4 +1,4 @@
-"""What a machine draws: idle, bound by memory, by products (at parts of the time, too) and training, from samples of
+"""Power of a machine: idle, bound by memory, by products (at parts of the time, too) and training, from samples of
 the vendor's tool or from the processor's own counters. Pure, but for what a counter's folder says."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from parsers.power import Sample, read_power
 
 RAPL = Path("/sys/class/powercap")
 SETTLES_S = 1.0
-"""Of a phase, before the sensor's mean over time is of this phase alone."""
+"""Start of a phase, before the sensor's mean over time is of this phase alone."""
 _SHARES = (0.25, 0.5, 0.75, 1.0)
 
 

@@ -227,7 +227,7 @@ _STEP = (
     _per_second("forward_tokens", "tokens/s", "batch seq / t of the standard model's forward pass", _tokens),
     _per_second("training_tokens", "tokens/s", "batch seq / t of a step of the standard model, Adam included", _tokens),
 )
-"""Of the standard model: forward alone, and both passes."""
+"""Figures of the standard model: forward alone, and both passes."""
 _GEMM = "t = launch + 2 m n k (1 + rows/m + width/n + width/k) / rate, least squares of t / measured, none below 0"
 _ATTENTION = "t = launch + flops (1 + tokens/seq + channels/width) / rate; flops = 2 batch heads seq² width, causal"
 _FORMULAS: Mapping[str, tuple[Formula, ...]] = {

@@ -1,4 +1,4 @@
-"""What looks wrong with a machine or its figures, each with its likely cause. Pure."""
+"""Warn of what looks wrong with a machine or its figures, each with its likely cause. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BAD_LINK = 0.7
 DRIFT = 0.1
 """Between the first and the last third of the rounds: throttling, or others on the machine."""
 BELOW_PEAK = 0.4
-"""Of a GPU's data sheet, below which its best product is implausible."""
+"""Share of a GPU's data sheet below which its best product is implausible."""
 
 
 class Plausible(NamedTuple):

@@ -192,8 +192,8 @@ def _of_megatron() -> dict[str, Any]:
     try:
         import megatron.core.models.gpt  # noqa: F401
     except ImportError:
-        return {"megatron": None}
-    return {"megatron": _resident() - before}
+        return {"engine": None}
+    return {"engine": _resident() - before}
 
 
 class _Stopped:

@@ -1,4 +1,4 @@
-"""What follows from figures, trainings and samples of power: known machines give their parameters, sick ones a
+"""Parameters that follow from figures, trainings and samples of power: known machines give theirs, sick ones a
 cause."""
 
 from __future__ import annotations
