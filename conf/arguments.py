@@ -81,6 +81,7 @@ class Command:
     others: str = ""
     switches: Mapping[str, str] = field(default_factory=lambda: JSON)
     output: str = ""
+    output_word: str = "DIR"
     examples: tuple[str, ...] = ()
     more: str = ""
     old: Mapping[str, str] = field(default_factory=dict)
@@ -108,7 +109,7 @@ class Command:
         rows = [(self.words, self.words_help)] if self.words_help else []
         rows += [("KEY=VALUE", self.others)] if self.others and "=" not in self.words else []
         rows += [(key.shown, key.help) for key in self.keys]
-        rows += [(f"{OUTPUT} DIR", self.output)] if self.output else []
+        rows += [(f"{OUTPUT} {self.output_word}", self.output)] if self.output else []
         rows += [*self.switches.items(), *_STANDARD.items()]
         lines = [f"usage: {' '.join(filter(None, usage))}", "", self.summary, "", *(_row(*row) for row in rows)]
         lines += ["", "examples:"] if self.examples else []

@@ -18,7 +18,7 @@ COMMANDS: Mapping[str, tuple[str, str, str, str]] = {
     "launch": ("tensorprimat.launch", "LAUNCH", "main", "run an experiment: model=llama platform=nvidia"),
     "matrix": ("tensorprimat.matrix", "MATRIX", "main", "the runs that a launch planned: status, resume, cancel"),
     "check": ("tensorprimat.check", "CHECK", "main", "can it run here, and as requested? model=llama platform=nvidia"),
-    "data": ("tensorprimat.data", "DATA", "main", "look into a corpus, or ahead: preview platform=cpu"),
+    "data": ("tensorprimat.data", "DATA", "main", "text to a corpus; look into one, or ahead"),
     "parse": ("tensorprimat.parse", "PARSE", "main", "read training logs: LOG"),
     "metrics": ("metrics.cli", "METRICS", "main", "figures of runs: RUN; cost, energy, check, flops"),
     "compare": ("compare.cli", "COMPARE", "main", "compare runs: RUN RUN -o DIR"),
@@ -66,6 +66,7 @@ def commands() -> Iterator[Command]:
     """Yield every command, those of `metrics` and `data` among them."""
     for module, name, _, _ in COMMANDS.values():
         yield getattr(import_module(module), name)
+    from corpora.cli import TOKENIZE, VERIFY
     from estimate.cli import COMMANDS as OF_ESTIMATE
     from metrics.check import CHECK, FLOPS
     from metrics.cli import COST, ENERGY_COMMAND
@@ -73,7 +74,7 @@ def commands() -> Iterator[Command]:
     from tensorprimat.data import INSPECT, PREVIEW
     from tensorprimat.recipes import PARTS
 
-    yield from (COST, ENERGY_COMMAND, CHECK, FLOPS, INSPECT, PREVIEW, ADD, *PARTS.values())
+    yield from (COST, ENERGY_COMMAND, CHECK, FLOPS, TOKENIZE, INSPECT, VERIFY, PREVIEW, ADD, *PARTS.values())
     yield from (one for _, one, _ in OF_ESTIMATE.values())
 
 

@@ -1,5 +1,7 @@
-"""tprimat data: the content of a corpus, and the first batch that every stack reads of it. Needs no torch.
+"""tprimat data: a corpus of text, its content, and the first batch that every stack reads of it. Needs no torch.
 
+tprimat data tokenize INPUT… tokenizer=… -o PREFIX    text to a corpus
+tprimat data verify PREFIX                    check a corpus after a copy
 tprimat data inspect PREFIX                   counts, types, ids and hashes of PREFIX.bin and PREFIX.idx
 tprimat data preview platform=cpu seed=7 …    the first global batch of an experiment, as `python launch.py` takes it"""
 
@@ -20,6 +22,7 @@ from conf.arguments import Command, experiment_keys
 from conf.errors import InputError, Problem, command
 from conf.load import load
 from conf.resolve import Experiment
+from corpora.cli import TOKENIZE, VERIFY, tokenize, verify
 from launchers import corpus
 from launchers.rank_modules import rank_module
 
@@ -51,9 +54,9 @@ PREVIEW = Command(
 DATA = Command(
     name="data",
     summary="A corpus, and the first batch that every stack reads of it. Needs no torch.",
-    words="inspect|preview",
+    words="tokenize|inspect|verify|preview",
     switches={},
-    more="\n".join(f"{one.name[5:]} {one.words:<13}{one.summary}" for one in (INSPECT, PREVIEW)),
+    more="\n".join(f"{one.name[5:]:<9}{one.words:<13}{one.summary}" for one in (TOKENIZE, INSPECT, VERIFY, PREVIEW)),
 )
 
 
@@ -69,9 +72,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     elif called == "preview":
         arguments = PREVIEW.parse(rest[:-1])
         print(_preview(load(arguments.rest), bool(arguments.switches)))
+    elif called == "tokenize":
+        return tokenize(rest[:-1])
+    elif called == "verify":
+        return verify(rest[:-1])
     else:
         DATA.parse([called, *rest[:-1]] if called else [])
-        raise InputError(Problem("data", "no such command", called, "inspect, preview"))
+        raise InputError(Problem("data", "no such command", called, "tokenize, inspect, verify, preview"))
     return 0
 
 

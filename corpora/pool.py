@@ -1,0 +1,122 @@
+"""Processes that tokenize: blocks in, tokens out, in the order of the blocks whatever their number."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from conf.errors import InputError, Problem
+from corpora import blocks, tokenizers
+from corpora.blocks import Encoded, Rules
+from corpora.inputs import Block, End
+
+AHEAD = 8
+"""Blocks for each process that may be under way or done out of order: that bounds the memory."""
+Piece = Block | End
+
+
+def serve(pipe: Connection, spec: tokenizers.Spec, rules: Rules) -> None:
+    """Encode every block that comes, until the other end is closed, as it is when its process is killed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal it goes to all; ours ends with its parent
+    try:
+        coder = tokenizers.build(spec)
+        while True:
+            block = pipe.recv()
+            try:
+                pipe.send(blocks.encode(block, coder, rules))
+            except Exception as error:  # of a library: over there it is told with its place
+                pipe.send(f"{type(error).__name__}: {error}")
+                raise SystemExit(1) from error
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        pass
+
+
+class Pool:
+    """Processes that encode blocks, as long as it is open."""
+
+    def __init__(self, spec: tokenizers.Spec, rules: Rules, processes: int) -> None:
+        # spawned: a fork would hold the pipes of the others, and outlive this process
+        context = multiprocessing.get_context("spawn")
+        self._processes: dict[Connection, Any] = {}
+        for _ in range(processes):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=serve, args=(theirs, spec, rules), daemon=True)
+            process.start()
+            theirs.close()
+            self._processes[ours] = process
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pipe, process in self._processes.items():
+            pipe.close()
+            process.terminate()
+        for process in self._processes.values():
+            process.join()
+
+    def encoded(self, pieces: Iterable[Piece]) -> Iterator[tuple[Piece, Encoded | None]]:
+        """Yield each piece with its tokens, in order; the end of an input has none. InputError: a process died, or its
+        library failed."""
+        source, most = iter(pieces), AHEAD * len(self._processes)
+        idle, busy = deque(self._processes), dict[Connection, int]()
+        order, todo, done = deque[tuple[int, Piece]](), deque[tuple[int, Block]](), dict[int, Encoded | None]()
+        number, more = 0, True
+        while True:
+            while idle and todo:
+                at, block = todo.popleft()
+                pipe = idle.popleft()
+                self._send(pipe, block)
+                busy[pipe] = at
+            while order and order[0][0] in done:
+                at, piece = order.popleft()
+                yield piece, done.pop(at)
+            if more and len(order) < most and (idle or len(todo) < len(self._processes)):
+                new = next(source, None)
+                more = new is not None
+                if new is not None:
+                    order.append((number, new))
+                    if isinstance(new, Block):
+                        todo.append((number, new))
+                    else:
+                        done[number] = None
+                    number += 1
+                ready: Sequence[Any] = wait([*busy], 0) if busy else ()
+            elif busy:
+                ready = wait([*busy])
+            elif not order and not more:
+                return
+            else:
+                ready = ()
+            for pipe in ready:
+                done[busy.pop(pipe)] = self._received(pipe, order)
+                idle.append(pipe)
+
+    def _send(self, pipe: Connection, block: Block) -> None:
+        try:
+            pipe.send(block)
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise self._died(pipe) from error
+
+    def _received(self, pipe: Connection, order: Sequence[tuple[int, Piece]]) -> Encoded:
+        try:
+            made = pipe.recv()
+        except (EOFError, ConnectionResetError) as error:
+            raise self._died(pipe) from error
+        if not isinstance(made, Encoded):
+            first = next((piece for _, piece in order if isinstance(piece, Block)), None)
+            where = f"{first.path}:{first.line}" if first else "tokenizer"
+            raise InputError(Problem(where, "the tokenizer failed at or behind this line", str(made)[:500]))
+        return made
+
+    def _died(self, pipe: Connection) -> InputError:
+        process = self._processes[pipe]
+        process.join(10)
+        code = process.exitcode
+        why = f"signal {signal.Signals(-code).name}" if code and code < 0 else f"exit code {code}"
+        hint = "fewer processes=, if memory ran out; what was tokenized stays, and the same command goes on"
+        return InputError(Problem("processes", "one of them died", why, hint=hint))
