@@ -24,7 +24,7 @@ FORMATS: Mapping[str, tuple[str, ...]] = {
 }
 PACKED = (".gz", ".zst")
 BLOCK_BYTES = 2**19
-"""Of text that a process gets at a time: a seventh of a second of work."""
+"""Text that a process gets at a time: a seventh of a second of work."""
 LONGEST_BYTES = 2**26
 """A document that is longer is dropped: a library needs up to a hundred times as much memory for it."""
 
