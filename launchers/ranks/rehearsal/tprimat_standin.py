@@ -15,6 +15,7 @@ import collections
 import contextlib
 import copy
 import functools
+import gc
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -46,8 +47,26 @@ def arm() -> None:
     if _state["armed"]:
         return
     _state["armed"] = True
+    _put_off_collection()
     hide_packages()
     after("torch")(_install)
+
+
+_THRESHOLD = gc.get_threshold()
+_NEVER = 1 << 30
+
+
+def _put_off_collection() -> None:
+    """Look for garbage no more until `_collect_again`: imports make a million objects, which stay, and Python would look
+    through them a third of the time."""
+    gc.set_threshold(_NEVER, *_THRESHOLD[1:])
+
+
+def _collect_again() -> None:
+    """Collect as Python began to, unless the stack has chosen another threshold since, and leave out what is there."""
+    if gc.get_threshold()[0] == _NEVER:
+        gc.freeze()
+        gc.set_threshold(*_THRESHOLD)
 
 
 def install() -> str | None:
@@ -122,6 +141,7 @@ def _announced(original: Any, *arguments: Any, **options: Any) -> Any:
     """Let init_process_group announce the rehearsal: then this process knows its rank, and the stack has imported what
     it runs."""
     made = original(*arguments, **options)
+    _collect_again()
     torch = sys.modules["torch"]
     rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
     mode = os.environ.get(MODE, "train")
