@@ -630,6 +630,7 @@ HIDDEN = (
     *("transformer_engine", "transformer_engine_torch", "apex", "amp_C", "fused_weight_gradient_mlp_cuda"),
     *("flash_attn", "flash_attn_3", "flash_attn_interface", "grouped_gemm", "deep_ep", "mamba_ssm", "causal_conv1d"),
     *("primus_turbo", "aiter", "nvidia_resiliency_ext"),
+    "sklearn",  # transformers imports it, and pandas and scipy with it, to score drafts: it would be half a second
 )
 
 HOLLOW: Mapping[str, tuple[str, ...]] = {
@@ -647,10 +648,13 @@ HOLLOW: Mapping[str, tuple[str, ...]] = {
     # of Primus v26.5's, for kernels that a batch does not change
     "megatron.core.transformer.custom_layers.": ("triton",),
     "nemo.": ("modelopt",),
+    "nemo_run.": ("leptonai",),
     # v25.9 imports it whatever it trains
     "primus.": ("transformer_engine",),
 }
 """Modules that import at their top what only parts use that are not rehearsed."""
+UNUSED = ("leptonai",)
+"""Of these, what is hollow where it is installed, too: the client of a cloud, which would be half a second."""
 
 
 def hide_packages() -> None:
@@ -726,7 +730,7 @@ class _Guard(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Find hollow packages for those that are served them, and hidden ones for no one."""
 
     def __init__(self) -> None:
-        self.missing: dict[str, bool] = dict.fromkeys(HIDDEN, True)
+        self.missing: dict[str, bool] = dict.fromkeys((*HIDDEN, *UNUSED), True)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         hollow = _root(name, _ALL_HOLLOW)
