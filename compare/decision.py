@@ -15,7 +15,7 @@ from compare.audit import ACCEPTED, Audit, Check, Deviation, Row, benchmark_of_a
 from compare.curve import MEASURED
 from compare.figures import COST, SPEED
 from compare.groups import CLOCK, LAYOUT, METHOD, Group, counted, hardware_spelled, rank_of
-from compare.objects import beside, columns, speed_switches
+from compare.objects import speed_sentence
 from conf.arguments import program
 from conf.compose import choices, compose, read_choice
 from conf.errors import UserError, listed, some
@@ -84,9 +84,8 @@ def conditions(audit: Audit, groups: Sequence[Group]) -> tuple[str, ...]:
         breaking = all(row.rank == "breaks" for row in rows) and not reason.startswith(ACCEPTED)
         texts += [f"{DECLARED}: {text}" if breaking else text for text in said]
     texts += [f"{check.name}: {check.reason}" for check in audit.checks if check.state == "declared"]
-    if switches := speed_switches(audit.objects):
-        labels = " / ".join(columns(switches))  # once, as they are long
-        texts.append(f"switches of the speed alone differ ({labels}): {'; '.join(map(beside, switches))}")
+    if switches := speed_sentence(audit.objects):
+        texts.append(switches)
     recipes = _recipes(
         [side.usable[0].record for side in counted(groups)], any(text.startswith(DECLARED) for text in texts)
     )

@@ -197,6 +197,14 @@ def speed_switches(rows: Sequence[FieldRow]) -> tuple[FieldRow, ...]:
     return tuple(row for row in heavy if row.setting is None)
 
 
+def speed_sentence(rows: Sequence[FieldRow]) -> str:
+    """Return in which switches of the speed alone groups differ; empty without one. Their labels once: they are
+    long."""
+    switches = speed_switches(rows)
+    labels = " / ".join(columns(switches))
+    return f"switches of the speed alone differ ({labels}): {'; '.join(map(beside, switches))}" if switches else ""
+
+
 def deciding(rows: Sequence[FieldRow]) -> tuple[FieldRow, ...]:
     """Return the rows that decide a comparison by themselves: a toy shows nothing of what they change."""
     return tuple(row for row in rows if f"{row.object}:{row.field}" in table().decides)

@@ -25,6 +25,7 @@ from parsers import Record
 from parsers.assemble import same
 from parsers.read_back import Batch, ReadBack, Tensor
 from parsers.record import numbered
+from parsers.software import software
 
 What = Literal["loss", "grad_norm", "gradient", "weight"]
 _UNITS: Mapping[str, str] = {"loss": " nats/token"}
@@ -38,7 +39,8 @@ SIZES = {
 }
 """A size in which layouts may differ, and the settings by which they do."""
 _PRECISION = ("params_dtype", "fp8", "fp4", "accumulate_allreduce_grads_in_fp32")
-_MACHINE = ("host", "torch")
+_MACHINE: Mapping[str, tuple[str, ...]] = {"host": ("host",), "torch": software()["torch"].names}
+"""What else decides how a CPU rounds, and under which names records have it."""
 MARGIN = 4.0
 """A band is so many times the largest difference that was measured: few models and seeds are not the worst."""
 _UNIT = 2.0**-24
@@ -253,7 +255,7 @@ def _banded(
     records: tuple[Record, Record], what: What, gaps: Sequence[tuple[int, float]], where: str, parts: int
 ) -> Finding:
     """Return whether what parts at step `parts` stays within rounding. gaps: relative, by step."""
-    sizes, machines = [*differing(*records)], _unlike(records, _MACHINE)
+    sizes, machines = [*differing(*records)], _unlike(records, [*_MACHINE])
     if not sizes and not machines:
         return Finding("apart", f"{where}, though both are rehearsed from the same weights in one layout", parts)
     bands = [_band(records[0], size, what) for size in sizes or SIZES]
@@ -296,7 +298,8 @@ def differing(first: Record, second: Record) -> Iterator[str]:
 
 def _unlike(records: tuple[Record, Record], names: Sequence[str]) -> list[str]:
     def of(record: Record, name: str) -> Any:
-        known = record.environment.get(name) if name in _MACHINE else record.setting(name)
+        facts = (record.environment.get(fact) for fact in _MACHINE.get(name, ()))
+        known = next((fact for fact in facts if fact is not None), None) if name in _MACHINE else record.setting(name)
         return 1 if known in (None, False) else known
 
     return [name for name in names if not same(of(records[0], name), of(records[1], name))]

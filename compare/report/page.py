@@ -14,6 +14,7 @@ from compare.comparison import TOTAL, UNLIKE, Compared, Comparison
 from compare.decision import UNKNOWN_MODEL, about, gpus_spelled, recipe_spelled
 from compare.figures import COST, FIGURES, SPEED, TITLES
 from compare.groups import CLOCK, ENVIRONMENT, Group, counted
+from compare.objects import speed_sentence
 from compare.report import charts
 from compare.report.blocks import (
     UNKNOWN,
@@ -125,6 +126,8 @@ def summary(comparison: Comparison) -> Report:
         ]
     blocks += _settings("What differs", differing, with_reasons=False)
     blocks += bullets([f"variables of the environment that differ: {some(variables)}"] if variables else [])
+    if not any(group.usable for group in comparison.groups):  # beside a ratio it is one of its conditions
+        blocks += bullets(filter(None, [speed_sentence(audited.objects)]))
     reasoned = [row for row in audited.rows if row.reason and (row in differing or row.state == "not rehearsed")]
     why = gathered((f"{row.state}: {row.reason}", row.setting) for row in reasoned)  # many have the same reason
     blocks += bullets(f"{listed(names)}, {reason}" for reason, names in why.items())

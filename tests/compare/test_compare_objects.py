@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from io import StringIO
 from typing import Any, get_args
 
 import jsonschema
@@ -14,7 +15,8 @@ from msgspec.structs import replace
 from compare.comparison import to_json
 from compare.objects import Cause, FieldRow, cause_of, table
 from compare.report.files import html, markdown
-from compare.report.page import report
+from compare.report.page import report, summary
+from compare.report.terminal import print_report
 from parsers import Record
 from parsers.read_back import Object, Process, ReadBack
 from parsers.storage import dumps
@@ -75,6 +77,9 @@ def test_a_switch_that_changes_what_a_gpu_computes_decides_and_one_of_speed_does
     slower = compared(of("nemo"), of("primus", evaluation=[2, 1]))
     assert slower.audit.verdict.word == "comparable"
     assert "(nemo / primus): evaluation null / [2, 1]" in " ".join(slower.conditions)
+    text = StringIO()
+    print_report(summary(slower), text)
+    assert "switches of the speed alone differ (nemo / primus): evaluation null / [2," in text.getvalue()
     interval = "garbage_collection_interval"
     by_hand = compared(of("nemo", **{interval: None}), of("primus", **{interval: 1}))
     assert f"(nemo / primus): {interval} null / 1" in " ".join(by_hand.conditions)

@@ -42,6 +42,10 @@ def test_in_one_layout_anything_but_the_same_numbers_is_not_comparable(what: str
     apart = audited(toy("a", **NEMO), off(toy("b", **PRIMUS), 1e-6, what, 3))
     assert (apart.verdict.word, check(apart, what).step) == (NO, 3)
     assert "from the same weights in one layout" in check(apart, what).reason
+    renamed = {**off(toy("b", **PRIMUS), 1e-6, what, 3).environment}  # as Primus' programs name it
+    renamed["torch_version"] = renamed.pop("torch")
+    of_primus = replace(off(toy("b", **PRIMUS), 1e-6, what, 3), environment=renamed)
+    assert check(audited(toy("a", **NEMO), of_primus), what) == check(apart, what)
 
 
 def test_between_layouts_the_band_is_that_of_measured_rounding_and_is_shown() -> None:

@@ -240,6 +240,10 @@ def test_a_checkout_is_named_by_its_commit_and_a_dirty_one_is_said(site: Path, t
     lm_name = "NeMo/3rdparty/Megatron-LM"
     assert dirty["commits"] == {"NeMo": clean["commits"]["NeMo"], lm_name: f"{clean['commits'][lm_name]}-dirty"}
     assert dirty["changed"] == [f"{lm_name}: megatron/core/utils.py"]
+    for flag in ("skip-worktree", "assume-unchanged"):  # git is told not to look
+        subprocess.run(("git", "-C", str(lm), "update-index", f"--{flag}", "megatron/core/utils.py"), check=True)
+        assert ran(site, *front) == dirty
+        subprocess.run(("git", "-C", str(lm), "update-index", f"--no-{flag}", "megatron/core/utils.py"), check=True)
     (lm / "megatron/core/utils.py").write_text("ONE = 1\n")
     (checkout / "README").write_text("not imported, and of no commit")
     assert ran(site, *front) == clean

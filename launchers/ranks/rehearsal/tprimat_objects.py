@@ -354,7 +354,9 @@ class Code:
             return
         edited = _git(repository, "diff", "HEAD", "--name-only", "--ignore-submodules=dirty").splitlines()
         relative = {str(file.relative_to(repository)) for file in files if file.suffix == ".py"}
-        own = relative - {*_git(repository, "ls-files", "--", *sorted(relative)).splitlines()}
+        tags = {line[2:]: line[0] for line in _git(repository, "ls-files", "-v", "--", *sorted(relative)).splitlines()}
+        edited += _unseen(repository, [path for path, tag in tags.items() if tag != "H" and path not in edited])
+        own = relative - {*tags}
         if own:
             own -= {*_git(repository, "check-ignore", "--", *sorted(own)).splitlines()}
         self.commits[name] = f"{commit}-dirty" if edited or own else commit
@@ -435,6 +437,17 @@ def _repositories(file: Path) -> Iterator[Path]:
             yield folder
             if (folder / ".git").is_dir():
                 return
+
+
+def _unseen(repository: Path, paths: list[str]) -> list[str]:
+    """Return those files that are not as committed, though git is told not to look (git update-index --skip-worktree,
+    --assume-unchanged)."""
+    if not paths:
+        return []
+    rows = (line.partition("\t") for line in _git(repository, "ls-tree", "-r", "HEAD", "--", *paths).splitlines())
+    committed = {path: head.split()[-1] for head, _, path in rows}
+    here = _git(repository, "hash-object", "--no-filters", "--", *paths).splitlines()
+    return [path for path, value in zip(paths, here, strict=False) if committed.get(path) != value]
 
 
 def _git(repository: Path, *words: str) -> str:

@@ -57,8 +57,8 @@ _NEVER = 1 << 30
 
 
 def _put_off_collection() -> None:
-    """Look for garbage no more until `_collect_again`: imports make a million objects, which stay, and Python would look
-    through them a third of the time."""
+    """Look for garbage no more until `_collect_again`: imports make a million objects, which stay, and Python would
+    look through them a third of the time."""
     gc.set_threshold(_NEVER, *_THRESHOLD[1:])
 
 
