@@ -40,7 +40,7 @@ SIZES = {
 """A size in which layouts may differ, and the settings by which they do."""
 _PRECISION = ("params_dtype", "fp8", "fp4", "accumulate_allreduce_grads_in_fp32")
 _MACHINE: Mapping[str, tuple[str, ...]] = {"host": ("host",), "torch": software()["torch"].names}
-"""What else decides how a CPU rounds, and under which names records have it."""
+"""Facts that decide how a CPU rounds, and the names that records have for each."""
 MARGIN = 4.0
 """A band is so many times the largest difference that was measured: few models and seeds are not the worst."""
 _UNIT = 2.0**-24

@@ -654,7 +654,7 @@ HOLLOW: Mapping[str, tuple[str, ...]] = {
 }
 """Modules that import at their top what only parts use that are not rehearsed."""
 UNUSED = ("leptonai",)
-"""Of these, what is hollow where it is installed, too: the client of a cloud, which would be half a second."""
+"""Hollow where they are installed, too: the client of a cloud, which would be half a second."""
 
 
 def hide_packages() -> None:
