@@ -6,14 +6,17 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from conf.arguments import OUTPUT, Arguments, Command, Key, names, positive_integer, switch
 from conf.errors import InputError, Problem, some
 from corpora import inputs, manifest, tokenizers
 from corpora.blocks import Rules
 from corpora.manifest import DROPPED, Manifest
-from corpora.tokenize_text import Job, Outcome, make
 from launchers.rank_modules import rank_module
+
+if TYPE_CHECKING:  # numpy, which --help does without
+    from corpora.tokenize_text import Job, Outcome
 
 _OPTIONS = tuple(tokenizers.Options.__dataclass_fields__)
 TOKENIZE = Command(
@@ -58,6 +61,8 @@ VERIFY = Command(
 
 def tokenize(argv: Sequence[str]) -> int:
     """Make a corpus and print what it has. 0: it is there."""
+    from corpora.tokenize_text import make
+
     arguments = TOKENIZE.parse(argv)
     job, others = _job(arguments)
     outcome = make(job)
@@ -67,6 +72,8 @@ def tokenize(argv: Sequence[str]) -> int:
 
 
 def _job(arguments: Arguments) -> tuple[Job, list[str]]:
+    from corpora.tokenize_text import Job
+
     missing = []
     if not arguments.words:
         missing.append(Problem("INPUT", "which text?", hint="files or folders"))

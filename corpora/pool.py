@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
+import socket
+import subprocess
+import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -19,10 +22,17 @@ AHEAD = 8
 Piece = Block | End
 
 
-def serve(pipe: Connection, spec: tokenizers.Spec, rules: Rules) -> None:
+_PROGRAM = """import sys, importlib
+pipe, module, *sys.path = sys.argv[1:]
+importlib.import_module(module).serve(int(pipe))"""
+
+
+def serve(handle: int) -> None:
     """Encode every block that comes, until the other end is closed, as it is when its process is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal it goes to all; ours ends with its parent
-    try:
+    pipe = Connection(handle)
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        spec, rules = pipe.recv()
         coder = tokenizers.build(spec)
         while True:
             block = pipe.recv()
@@ -31,23 +41,23 @@ def serve(pipe: Connection, spec: tokenizers.Spec, rules: Rules) -> None:
             except Exception as error:  # of a library: over there it is told with its place
                 pipe.send(f"{type(error).__name__}: {error}")
                 raise SystemExit(1) from error
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        pass
 
 
 class Pool:
-    """Processes that encode blocks, as long as it is open."""
+    """Processes that encode blocks, as long as it is open. multiprocessing would fork, so that each holds the pipes of
+    the others and outlives a killed parent, or leave a process of its own behind."""
 
     def __init__(self, spec: tokenizers.Spec, rules: Rules, processes: int) -> None:
-        # spawned: a fork would hold the pipes of the others, and outlive this process
-        context = multiprocessing.get_context("spawn")
-        self._processes: dict[Connection, Any] = {}
+        self._processes: dict[Connection, subprocess.Popen[bytes]] = {}
         for _ in range(processes):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=serve, args=(theirs, spec, rules), daemon=True)
-            process.start()
+            ours, theirs = socket.socketpair()
+            argv = [sys.executable, "-c", _PROGRAM, str(theirs.fileno()), __name__, *sys.path]
+            process = subprocess.Popen(argv, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
             theirs.close()
-            self._processes[ours] = process
+            pipe = Connection(ours.detach())
+            self._processes[pipe] = process
+        for pipe in self._processes:
+            self._send(pipe, (spec, rules))
 
     def __enter__(self) -> Pool:
         return self
@@ -57,7 +67,7 @@ class Pool:
             pipe.close()
             process.terminate()
         for process in self._processes.values():
-            process.join()
+            process.wait()
 
     def encoded(self, pieces: Iterable[Piece]) -> Iterator[tuple[Piece, Encoded | None]]:
         """Yield each piece with its tokens, in order; the end of an input has none. InputError: a process died, or its
@@ -96,9 +106,9 @@ class Pool:
                 done[busy.pop(pipe)] = self._received(pipe, order)
                 idle.append(pipe)
 
-    def _send(self, pipe: Connection, block: Block) -> None:
+    def _send(self, pipe: Connection, message: object) -> None:
         try:
-            pipe.send(block)
+            pipe.send(message)
         except (BrokenPipeError, ConnectionResetError) as error:
             raise self._died(pipe) from error
 
@@ -115,8 +125,9 @@ class Pool:
 
     def _died(self, pipe: Connection) -> InputError:
         process = self._processes[pipe]
-        process.join(10)
-        code = process.exitcode
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(10)
+        code = process.returncode
         why = f"signal {signal.Signals(-code).name}" if code and code < 0 else f"exit code {code}"
         hint = "fewer processes=, if memory ran out; what was tokenized stays, and the same command goes on"
         return InputError(Problem("processes", "one of them died", why, hint=hint))

@@ -18,10 +18,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from conf.arguments import Command, experiment_keys
+from conf.arguments import Arguments, Command, Key, experiment_keys
 from conf.errors import InputError, Problem, command
 from conf.load import load
 from conf.resolve import Experiment
+from corpora import manifest
 from corpora.cli import TOKENIZE, VERIFY, tokenize, verify
 from launchers import corpus
 from launchers.rank_modules import rank_module
@@ -34,11 +35,24 @@ type          {dtype}
 .idx          {idx_bytes:,} bytes, sha256 {idx_sha256}
 fingerprint   {fingerprint} (of both sums)"""
 _SHOWN = 10  # tokens of a sample
+
+
+def _count(value: str) -> int:
+    if not value.isdecimal():
+        raise ValueError("an integer from 0 on")
+    return int(value)
+
+
 INSPECT = Command(
     name="data inspect",
-    summary="The content of a corpus: counts, types, ids and hashes of PREFIX.bin and PREFIX.idx.",
+    summary="The content of a corpus: counts, hashes, lengths, repeated documents, ids that occur, and text.",
     words="PREFIX",
     words_help="its path without .bin and .idx",
+    keys=(
+        Key("tokenizer", "what shows text (default: the one of PREFIX.json)", example="./tokenizer.json"),
+        Key("show", "documents whose beginning is shown (0: none)", _count, 3, "10"),
+        Key("model", "whose vocabulary the ids are counted of (default: the tokenizer's)", example="llama"),
+    ),
 )
 PREVIEW = Command(
     name="data preview",
@@ -68,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = INSPECT.parse(rest[:-1])
         if len(arguments.words) != 1:
             raise InputError(Problem("PREFIX", "takes one corpus", f"{len(arguments.words)} given"))
-        print(_inspection(arguments.words[0], bool(arguments.switches)))
+        print(_inspection(arguments.words[0], arguments))
     elif called == "preview":
         arguments = PREVIEW.parse(rest[:-1])
         print(_preview(load(arguments.rest), bool(arguments.switches)))
@@ -82,12 +96,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _inspection(prefix: str, as_json: bool) -> str:
+def _inspection(prefix: str, arguments: Arguments) -> str:
+    from corpora import content  # and numpy, which --help does without
+
+    made = manifest.read(prefix)
+    coder, why = content.coder_of(prefix, made, arguments["tokenizer"])
+    vocabulary, whose = content.vocabulary_of(made, arguments["model"])
     with _corpus_order() as order:
-        facts = order.describe(order.open_corpus(prefix), complete=True)
+        opened = order.open_corpus(prefix)
+        facts = order.describe(opened, complete=True)
+    found = content.content_of(opened)
     sums = f"{facts['bin_sha256']} {facts['idx_sha256']}"
     facts = {"prefix": prefix, **facts, "fingerprint": hashlib.sha256(sums.encode()).hexdigest()}
-    return json.dumps(facts, indent=2) if as_json else _INSPECTED.format(**facts, ids=facts["largest_id"] + 1)
+    if arguments.switches:
+        more = {"lengths": found.quantiles, "repeated_documents": found.repeated, "occurring_ids": found.occurring}
+        return json.dumps({**facts, **more, "vocab_size": vocabulary}, indent=2)
+    lines = [_INSPECTED.format(**facts, ids=facts["largest_id"] + 1)]
+    lines += content.text(found, opened, vocabulary, whose)
+    if shown := arguments["show"]:
+        lines += [why] if why else []
+        lines += content.documents(opened, coder, shown)
+    return "\n".join(lines)
 
 
 def _preview(e: Experiment, as_json: bool) -> str:
