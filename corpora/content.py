@@ -23,7 +23,7 @@ _SHOWN_TOKENS, _SHOWN_LETTERS = 96, 240
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """The findings on all tokens of a corpus. quantiles: of the lengths, in tokens. bars: documents with so many tokens or
+    """The findings on a corpus. quantiles: of the lengths, in tokens. bars: documents with so many tokens or
     more, and fewer than the next. repeated: documents whose tokens another one in front of them has; most: the largest
     groups of equal ones, as their number and the first of them. occurring: ids that do."""
 
