@@ -2,11 +2,13 @@
 #   PYTHON=python3.11          the interpreter that .venv is made of (3.10 or newer)
 #   INDEX=URL                  package index instead of PyPI, EXTRA_INDEX=URL one beside it. Without a GPU:
 #   EXTRA_INDEX=https://download.pytorch.org/whl/cpu    takes torch's CPU wheel instead of gigabytes of CUDA
-#   MODEL=moe_tiny             what make demo trains
+#   MODEL=moe_tiny             what make demo trains, DATA=tiny: on English
 PYTHON ?= python3
 INDEX ?=
 EXTRA_INDEX ?=
 MODEL ?= llama_tiny
+DATA ?= synthetic
+DEMO := demo-$(MODEL)$(if $(filter-out synthetic,$(DATA)),-$(notdir $(DATA)))
 
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip
@@ -14,7 +16,7 @@ INDEXES := $(if $(INDEX),--index-url $(INDEX)) $(if $(EXTRA_INDEX),--extra-index
 
 .PHONY: help install demo test quick drills npm test-layouts test-slurm test-wheel docs test-nvidia rehearse nemo bridge bridge-recipes check wheel clean
 help:
-	@echo "make demo     train a small Llama under two layouts, three times each, and compare them (MODEL=moe_tiny: a MoE)"
+	@echo "make demo     train a small Llama under two layouts, three times each, and compare them (MODEL=moe_tiny: a MoE; DATA=tiny: on English)"
 	@echo "make quick    the tests that a change needs most, in two minutes"
 	@echo "make test     all tests (trains through Megatron-Core on this CPU)"
 	@echo "make drills   faults made with real processes: a table of what each did before it was mended, and does now"
@@ -44,8 +46,8 @@ $(VENV)/.dev: $(VENV)/.embedded pyproject.toml
 install: $(VENV)/.embedded
 
 demo: $(VENV)/.embedded
-	$(VENV)/bin/python launch.py platform=cpu model=$(MODEL) grid=layouts gpus_per_node=2 repeat=3 name=demo-$(MODEL)
-	$(VENV)/bin/python -m compare runs/demo-$(MODEL) -o runs/demo-$(MODEL)/compare
+	$(VENV)/bin/python launch.py platform=cpu model=$(MODEL) data=$(DATA) grid=layouts gpus_per_node=2 repeat=3 name=$(DEMO)
+	$(VENV)/bin/python -m compare runs/$(DEMO) -o runs/$(DEMO)/compare
 	@printf '%s\n' '' 'The same on a box with GPUs (see the plan first, with dry_run=true, on any machine):' \
 	  '  python launch.py model=llama platform=nvidia repeat=3' \
 	  '  python launch.py model=llama platform=amd repeat=3' \

@@ -24,7 +24,7 @@ from conf.vocabulary import read_yaml, requested
 # Docker takes what begins with a dash as an option, and primus-cli splits its words.
 _IMAGE = re.compile(r"[\w./~][\w./:@#+~-]*", re.ASCII)
 _Made = TypeVar("_Made")
-SPLITS = {"synthetic": "100,0,0", "prefix": "100,0,0", "mock": "1,1,1"}
+SPLITS = {"synthetic": "100,0,0", "tiny": "100,0,0", "prefix": "100,0,0", "mock": "1,1,1"}
 
 
 def load(overrides: Sequence[str]) -> Experiment:

@@ -283,11 +283,11 @@ class Optimizer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
-    """The corpus. synthetic: a corpus made for the run; prefix: one of the user's; mock: each stack's own. path: of
-    .bin and .idx, without those endings; a relative one is in the run's directory. split: Megatron's weights of
-    training, validation and test."""
+    """The corpus. synthetic: a corpus made for the run; tiny: one of English, made for it, too; prefix: one of the
+    user's; mock: each stack's own. path: of .bin and .idx, without those endings; a relative one is in the run's
+    directory. split: Megatron's weights of training, validation and test."""
 
-    name: Literal["synthetic", "mock", "prefix"]
+    name: Literal["synthetic", "tiny", "mock", "prefix"]
     path: str | None
     split: str
 

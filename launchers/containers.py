@@ -131,7 +131,7 @@ def _shell(word: str) -> str:
 
 def _corpus(e: Experiment) -> Iterator[tuple[str, bool]]:
     if e.data.path is not None and Path(e.data.path).is_absolute():
-        yield str(Path(e.data.path).parent), e.data.name == "synthetic"
+        yield str(Path(e.data.path).parent), e.data.name in ("synthetic", "tiny")
 
 
 def _mount(text: str) -> Mount:

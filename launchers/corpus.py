@@ -25,7 +25,8 @@ def setup(e: Experiment, python: str, program: str | Path = PROGRAM) -> tuple[tu
     """Return a Plan's `setup`. python, program: the interpreter and ranks/corpus.py as the run sees them."""
     if e.data.path is None:
         return ()
-    make = ("--tokens", str(tokens(e))) if e.data.name == "synthetic" else ("--check",)
+    made = {"synthetic": ("--tokens", str(tokens(e))), "tiny": ("--text",)}
+    make = made.get(e.data.name, ("--check",))
     sizes = {
         "--prefix": e.data.path,
         "--vocab-size": e.model.vocab_size,

@@ -1,6 +1,7 @@
 """Make or check the one corpus that all stacks share. Needs numpy alone: it runs in any container.
 
     python corpus.py --prefix P --vocab-size V --seed S --tokens N      makes P.bin, P.idx and P.json
+    python corpus.py --prefix P --vocab-size V --seed S --text          makes them of text that Python ships with
     python corpus.py --prefix P --vocab-size V --seed S --check         reads only; of a corpus of any origin
 
 With --seq-length, --global-batch-size and --samples also: that so many samples are in one epoch, and the fingerprint
@@ -9,6 +10,7 @@ of the first global batch. The last line that it prints is a mark of facts for t
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import shutil
@@ -30,6 +32,7 @@ GENERATOR = "tensorprimat corpus 1"  # counts up when the same arguments give ot
 _SHORTEST, _LONGEST = 33, 257  # tokens of a document, its end among them
 _WALK, _LANES = 256, 2**14  # tokens of one unbroken walk, and how many walks are made at a time
 _QUANTILES = 2**20
+_BYTES = 256
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,39 @@ class Spec:
     documents: int | None = None
 
 
-def provide(prefix: str, spec: Spec) -> None:
+@dataclass(frozen=True)
+class Text:
+    """A corpus of the language reference that every Python has for its help(), by the bytes of its UTF-8: documents are
+    its topics, in the order of their names. sha256: of the text, which other versions of Python have other words in."""
+
+    vocab_size: int
+    eod: int
+    sha256: str
+
+
+def python_topics() -> list[bytes]:
+    """Return the texts of help('TOPIC'). Raises Refused: this Python came without them."""
+    try:
+        from pydoc_data.topics import topics
+    except ImportError as error:
+        raise Refused.of(
+            "data", "this Python has no pydoc_data", sys.version.split()[0], "", "data=synthetic"
+        ) from error
+    return [topics[name].encode() for name in sorted(topics)]
+
+
+def text_spec(vocab_size: int, eod: int) -> Text:
+    """Return the spec of the corpus of Python's own text. Raises Refused: the vocabulary lacks 256 bytes and an end."""
+    if min(vocab_size, eod) < _BYTES:
+        size, allowed = (
+            f"vocab_size {vocab_size:,}, eod {eod:,}",
+            f"vocab_size {_BYTES + 1} or more, eod {_BYTES} or more",
+        )
+        raise Refused.of("data=tiny", "has the 256 bytes as its ids, and one more", size, allowed, "another model")
+    return Text(vocab_size, eod, hashlib.sha256(b"\0".join(python_topics())).hexdigest())
+
+
+def provide(prefix: str, spec: Spec | Text) -> None:
     """Make the corpus at `prefix`, or leave it where it is this one already; a damaged one is made again.
     Raises Refused: something else is there (nothing is overwritten), or the disk is too small."""
     manifest, files = _manifest(prefix), [Path(prefix + suffix) for suffix in (".bin", ".idx", ".json")]
@@ -57,8 +92,7 @@ def provide(prefix: str, spec: Spec) -> None:
         others = f"{' and '.join(there)} of another corpus"
         raise Refused.of(prefix, "is not overwritten", others, "", "remove them, or data.path=/another/prefix")
     dtype = np.dtype("<u2" if spec.vocab_size < 65500 else "<i4")  # Megatron's DType.optimal_dtype
-    draw = np.random.RandomState(spec.seed)  # numpy guarantees this stream for all its versions
-    lengths = _lengths(draw, spec)
+    lengths, tokens = _made(spec)
     folder = Path(prefix).absolute().parent
     folder.mkdir(parents=True, exist_ok=True)
     needed, free = int(lengths.sum(dtype=np.int64)) * dtype.itemsize + lengths.size * 20, shutil.disk_usage(folder).free
@@ -67,7 +101,7 @@ def provide(prefix: str, spec: Spec) -> None:
         raise Refused.of(str(folder), "has no room for the corpus", f"{free:,} bytes free", f"{needed:,}", attempt)
     with tempfile.TemporaryDirectory(prefix=".corpus-", dir=folder) as name:
         made = Path(name, "made")
-        _write(made, _stream(draw, lengths, spec), lengths, dtype)
+        _write(made, tokens, lengths, dtype)
         manifest = {"generator": GENERATOR, "arguments": asdict(spec)}
         manifest |= order.describe(order.open_corpus(str(made)), complete=True)
         made.with_suffix(".json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
@@ -81,6 +115,16 @@ def _manifest(prefix: str) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return manifest if isinstance(manifest, dict) else {}
+
+
+def _made(spec: Spec | Text) -> tuple[NDArray[np.int32], Iterator[NDArray[np.int32]]]:
+    """Return the lengths of all documents, and their tokens."""
+    if isinstance(spec, Text):
+        documents = [np.append(np.frombuffer(text, np.uint8).astype(np.int32), spec.eod) for text in python_topics()]
+        return np.array([document.size for document in documents], np.int32), iter(documents)
+    draw = np.random.RandomState(spec.seed)  # numpy guarantees this stream for all its versions
+    lengths = _lengths(draw, spec)
+    return lengths, _stream(draw, lengths, spec)
 
 
 def _lengths(draw: np.random.RandomState, spec: Spec) -> NDArray[np.int32]:
@@ -157,7 +201,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             if eod >= a.vocab_size:
                 allowed = f"0 to {a.vocab_size - 1}"
                 raise Refused.of("--eod", "is beyond the vocabulary", str(eod), allowed, "leave it out")
-            provide(a.prefix, Spec(a.vocab_size, eod, a.seed, a.tokens, a.documents))
+            made = Spec(a.vocab_size, eod, a.seed, a.tokens, a.documents)
+            provide(a.prefix, text_spec(a.vocab_size, eod) if a.text else made)
         sizes = (a.seq_length, a.global_batch_size, a.samples)
         facts = check(a.prefix, a.vocab_size, order.Reading(*sizes, a.seed) if all(sizes) else None)
     except (Refused, OSError) as error:
@@ -180,6 +225,7 @@ def _parser() -> argparse.ArgumentParser:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--tokens", type=_integer(2), help="make a corpus of exactly so many")
     what.add_argument("--documents", type=_integer(1), help="make a corpus of so many")
+    what.add_argument("--text", action="store_true", help="make a corpus of English that this Python ships with")
     what.add_argument("--check", action="store_true", help="make nothing")
     parser.add_argument("--eod", type=_integer(0), help="the id that ends a document (vocab size - 1)")
     parser.add_argument("--seq-length", type=_integer(1))

@@ -101,7 +101,7 @@ def _corpus(bundle: Mapping[str, Any], requested: Mapping[str, Any], prefix: str
     if requested["data"] == "synthetic":
         yield from ("--tokens", str((samples + samples // 100 + batch) * length + 1))
     else:
-        yield "--check"
+        yield "--text" if requested["data"] == "tiny" else "--check"
 
 
 def written(text: str, changed: Mapping[str, Any]) -> str:
