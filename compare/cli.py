@@ -6,6 +6,7 @@ import gc
 import glob
 import sys
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,8 +15,10 @@ from compare.figures import FIGURES, SPEED
 from compare.groups import Group, Question, comparable, expand, group
 from compare.regression import Outcome, judge, regression_json
 from compare.statistics import OF_INTEREST
+from conf import machine
 from conf.arguments import Arguments, Command, Key, names, program, reason, share
 from conf.errors import InputError, Problem, closest, command, listed, writing
+from conf.machine import Machine
 from conf.vocabulary import RANKS, vocabulary
 from metrics import terms
 from metrics.bill import Terms
@@ -41,12 +44,18 @@ def _accepted() -> tuple[str, ...]:
     return (*RANKS, *vocabulary())
 
 
+def _machines(text: str) -> tuple[Machine, ...]:
+    """Read files of `measure`. InputError: one is none."""
+    return tuple(machine.read(Path(name)) for name in names(text))
+
+
 _QUESTION = (
     Key("baseline", "the group that ratios are against (default: the first)", example="DP2"),
     Key("vary", _VARY, _settings, None, "layout,precision", comparable),
     Key("accept.*", "a difference that is meant, or all of a rank (shifts), and why", reason, None, _ACCEPT, _accepted),
     Key("difference", f"the smallest that matters (default: {100 * OF_INTEREST:g}%)", share, OF_INTEREST, "2%"),
 )
+_MACHINES = "machine.yaml of the devices (a,b): the MFU of the achievable rate is of their best product"
 _LIMITS = {"regression": SPEED, **{figure.metric: figure.metric for figure in FIGURES if figure.better}}
 _FAIL_ON = "exit 1 where the candidate is worse by so much, 3 where it is open: regression (tokens/s/GPU, 2%) or METRIC"
 _GATE = (
@@ -60,7 +69,7 @@ COMPARE = Command(
     summary="Compare training runs: first whether they may be compared, then by how much they differ.",
     words="RUN…",
     words_help=WHERE,
-    keys=(*_QUESTION, *_GATE, *terms.KEYS),
+    keys=(*_QUESTION, *_GATE, *terms.KEYS, Key("machine", _MACHINES, _machines, (), "machine.yaml")),
     others=FILTERS,
     known=filter_keys,
     switches={
@@ -98,6 +107,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _compared(arguments: Arguments, argv: Sequence[str]) -> int:
+    if len(arguments.words) > 1 and all(word.endswith((".yaml", ".yml")) for word in arguments.words):
+        return _of_machines(arguments)
     gate = any(name.startswith(("candidate", "baseline.", "fail_on.")) for name in arguments.typed)
     gate = gate or "--markdown" in arguments.switches
     with shown("reading runs", sys.stderr) as progress:
@@ -108,6 +119,7 @@ def _compared(arguments: Arguments, argv: Sequence[str]) -> int:
         raise InputError(Problem("RUN", "one run, and nothing to compare it with", runs[0].path, hint=hint))
     known = {name: arguments[name] for name in ("vary", "baseline", "difference")}
     question, on = Question(**known, accept=arguments["accept.*"]), terms.terms_of(arguments, runs)
+    on = replace(on, machines=arguments["machine"])
     if gate:
         return _gate(arguments, runs, question, on)
     with shown("comparing runs", sys.stderr) as progress:
@@ -125,6 +137,19 @@ def _compared(arguments: Arguments, argv: Sequence[str]) -> int:
 
         print_report(summary(comparison), sys.stdout)
     return 0 if comparison.audit.verdict.word == "comparable" else NOT_COMPARABLE
+
+
+def _of_machines(arguments: Arguments) -> int:
+    """Compare machines. 0: figures of both stand beside each other."""
+    from compare.machines import compare_machines, lines_of
+
+    result = compare_machines(
+        arguments.words, [machine.read(Path(word)) for word in arguments.words], arguments["difference"]
+    )
+    if arguments.output is not None:
+        _save(arguments.output, {"machines.json": dumps(result, indent=1) + "\n"})
+    print(dumps(result, indent=1) if "--json" in arguments.switches else "\n".join(lines_of(result)))
+    return 0
 
 
 def _gate(arguments: Arguments, runs: Sequence[Run], question: Question, on: Terms) -> int:

@@ -201,7 +201,7 @@ def _traced(terms: Terms, run: Run) -> _Traced:
     """Return figures and curve, or what is wrong as data: a UserError does not survive the way between processes."""
     try:
         record = replace(run.record, steps=tuple(run.record.steps))
-        figures = priced(record, summarise(record), terms) if has_figures(record) else {}
+        figures = priced(record, summarise(record, terms.machines), terms) if has_figures(record) else {}
         return figures, curve_of(record), ()
     except UserError as error:
         return {}, None, error.problems

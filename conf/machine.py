@@ -83,6 +83,13 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     unknown: Mapping[str, str] = {}
     warnings: tuple[str, ...] = ()
 
+    def best_flops(self, ranks: float) -> dict[str, float]:
+        """Return FLOP/s of the best product of one device by precision, with about so many at work at once."""
+        found = [one for one in self.figures if one.name == "gemm_best"]
+        counts = {int(one.of["ranks"]) for one in found}
+        nearest = min(counts, key=lambda count: (abs(count - ranks), count), default=0)
+        return {str(one.of["precision"]): one.value for one in found if one.of["ranks"] == nearest}
+
     def value(self, name: str, **of: int | str) -> float | None:
         """Return a figure by its name and what it belongs to; None where it was not measured."""
         return next((one.value for one in self.figures if one.name == name and dict(one.of) == of), None)
@@ -99,6 +106,8 @@ def write(path: Path, machine: Machine) -> None:
 
 def read(path: Path) -> Machine:
     """Return the machine of a file. ConfigError: it is none, of another version, or was changed since."""
+    if not path.is_file():
+        raise ConfigError(Problem(str(path), "no such file", hint="tprimat measure writes one"))
     with blamed(str(path), "cannot be used as a machine's figures"):
         values = dict(read_yaml(path))
         stated = values.pop("hash", None)

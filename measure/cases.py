@@ -48,7 +48,7 @@ class Standard:
 class Scope:
     """How far to measure. accelerator: whether there are GPUs; ranks: how many devices, or processes of a CPU; cores:
     of the host; memory_bytes: that one rank may use; full: all sizes and many rounds, not those of two minutes;
-    standard: the model whose steps are timed (measure/standard.py)."""
+    standard: the model whose steps are timed (measure/standard.py); probe: only what tells a sick box, in seconds."""
 
     accelerator: bool
     ranks: int
@@ -56,6 +56,7 @@ class Scope:
     memory_bytes: int
     full: bool
     standard: Standard | None = None
+    probe: bool = False
 
     def least_s(self, ranks: int) -> float:
         """Return how long a timing of so many ranks at once takes at least."""
@@ -126,9 +127,22 @@ def too_large(scope: Scope) -> tuple[Case, ...]:
 
 
 def _all(scope: Scope) -> Iterator[Case]:
+    if scope.probe:
+        yield from _of_a_probe(scope)
+        return
     yield from _kernels(scope)
     yield from _links(scope)
     yield from _whole(scope)
+
+
+def _of_a_probe(scope: Scope) -> Iterator[Case]:
+    """Yield products, copies and links of all ranks at once, and each pair."""
+    dtype = "bfloat16" if scope.accelerator else "float32"
+    for case in (*_kernels(scope), *_links(scope)):
+        if case["kind"] == "send" or case["ranks"] == scope.ranks:
+            known = case["dtype"] == dtype and case["kind"] in ("gemm", "triad")
+            if known or case["kind"] in ("send", "all_reduce"):
+                yield case
 
 
 def visits(

@@ -4,53 +4,29 @@ DIR/machine.yaml."""
 from __future__ import annotations
 
 import json
-import os
-import platform
-import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timezone
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from conf import devices
 from conf import machine as machines
 from conf.arguments import OUTPUT, Command, Key, between, positive_integer, switch
-from conf.errors import InputError, Problem, blamed, command, listed, writing
-from conf.facts import named_by_driver
-from conf.frameworks import is_module
+from conf.errors import InputError, Problem, command, listed, writing
 from conf.locks import lock_of, take
-from conf.machine import VERSION, Figure, Machine, write
-from conf.plain import terminal
-from conf.vendors import Devices, vendor_of
-from launchers.plan import Plan
-from launchers.power import sampled
-from launchers.rank_modules import FOLDER
-from launchers.runner import Ending, execute
-from measure import power, trainings
-from measure.cases import Case, Scope, cases, too_large, visits
-from measure.parameters import against, parameters
-from measure.rates import figures, samples_of
-from measure.standard import standard
-from measure.suspicious import suspicious
-from measure.validation import validations
+from conf.machine import Machine, write
+from measure.page import page
+from measure.parameters import against
+from measure.session import FILE, LOG, PAGE, SIZES, measured, refuse_busy, samples_in, scope_of
 from metrics.quantity import shown
-from parsers import marks
-
-FILE, SETTINGS, TODO, LOG = "machine.yaml", "settings.json", "todo.json", "measure.log"
-SIZES = {"quick": (5, 2.0), "full": (15, 10.0)}
-"""Rounds, and the minutes after which it ends with what it has."""
-OF_KERNELS = 0.6
-"""Share of the time after which kernels and links end, for the trainings to have the rest."""
-MOST_RANKS, SHARE_OF_MEMORY = 64, 0.5
+from parsers.storage import replace_file
 
 MEASURE = Command(
     name="measure",
     summary="Time kernels, links and small trainings on this machine by torch: what estimate uses of it.",
-    words="quick|full",
-    words_help="quick: two minutes (default); full: more sizes and rounds, ten minutes",
+    words="quick|full|probe",
+    words_help="quick: two minutes (default); full: more sizes and rounds, ten minutes; probe: half a minute",
     keys=(
         Key(
             "ranks",
@@ -77,247 +53,32 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise InputError(Problem("measure", "how far?", " ".join(given.words), listed([*SIZES])))
     here, folder = devices.find(), given.output or Path("machine")
     baseline = machines.read(given["baseline"]) if given["baseline"] else None
-    if users := [] if given["force"] or not here.vendor else [*vendor_of(here.vendor).users()]:
-        what = "other programs use a GPU, and figures would be of what they leave"
-        raise InputError(Problem("measure", what, listed(users), hint="end them, or force=true"))
-    scope = _scope(here, given["ranks"], size == "full")
+    if not given["force"]:
+        refuse_busy(here)
+    scope = scope_of(here, given["ranks"], size)
     rounds, minutes = SIZES[size]
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with lock_of(folder.resolve()).open("w") as lock:
             if not take(lock):
                 raise InputError(Problem(OUTPUT, "another measurement runs there", str(folder), hint=f"{OUTPUT} OTHER"))
-            machine, code = _measured(scope, here, folder, rounds, 60 * (given["minutes"] or minutes))
+            machine, code = measured(scope, here, folder, rounds, 60 * (given["minutes"] or minutes))
             if baseline:
-                machine = replace(machine, figures=(*machine.figures, *against(machine, baseline)))
+                machine = _beside(machine, baseline)
             if machine.figures:
                 write(folder / FILE, machine)
-    print(json.dumps(_plain(machine), indent=1) if "--json" in given.switches else "\n".join(_text(machine, folder)))
+                replace_file(folder / PAGE, page(machine, samples_in(folder, scope)))
+    print(
+        json.dumps(to_builtins(machine), indent=1) if "--json" in given.switches else "\n".join(_text(machine, folder))
+    )
     return 0 if machine.figures and not code else 1
 
 
-def _measured(scope: Scope, here: Devices, folder: Path, rounds: int, limit_s: float) -> tuple[Machine, int]:
-    """Measure what is left to do in a folder; return the machine by all that there is, and how the ranks ended."""
-    known, began = _planned(scope, folder), time.monotonic()
-    once = [index for index, case in enumerate(known) if case.get("once")]
-    left = visits(len(known), rounds, _done(folder, known), once=once)
-    sustained = power.phases(scope, known) if here.vendor or power.counter() else []
-    runs, why = _trainings(scope)
-    ending = None
-    if left or not power.done(folder, sustained):
-        limit = limit_s * (OF_KERNELS if runs else 1)
-        ending = _run(scope, here, {"cases": known, "visits": left, "phases": sustained, "limit_s": limit}, folder)
-    if runs and not (ending and (ending.exit_code or ending.signal_sent)):
-        trainings.run(folder, runs, began + limit_s, _said)
-    machine = machine_of(scope, here, known, folder)
-    if why:
-        machine = replace(machine, unknown={**machine.unknown, "trainings": why})
-    machine = trainings.with_trainings(machine, [*trainings.done(folder, runs)], len(runs))
-    return _judged(machine, scope, known, folder, sustained), ending.exit_code or 0 if ending else 0
-
-
-def _judged(
-    machine: Machine, scope: Scope, known: Sequence[Case], folder: Path, sustained: Sequence[Mapping[str, Any]]
-) -> Machine:
-    """Return the machine with the parameters, the cross-validation and the warnings that follow from all figures."""
-    lines = [*_lines(folder)]
-    samples = samples_of(known, lines, scope.ranks)
-    limit = _limit_w(scope, machine)
-    found = [*parameters(machine, known, lines), *power.figures(folder, sustained, limit), *_memory_figures(folder)]
-    machine = replace(machine, figures=(*machine.figures, *found))
-    machine = replace(machine, unknown={**machine.unknown, **_not_there(machine, scope, limit)})
-    warnings = tuple(suspicious(machine, samples, _peaks(machine)))
-    return replace(machine, validation=tuple(validations(samples, machine.trainings)), warnings=warnings)
-
-
-def _scope(here: Devices, ranks: int | None, full: bool) -> Scope:
-    if not is_module("torch", None):
-        raise InputError(
-            Problem("measure", "torch is not installed here", hint="make install, or a vendor's container")
-        )
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    most = here.count or min(MOST_RANKS, 2 * cores)
-    if ranks is not None and ranks > (here.count or MOST_RANKS):
-        raise InputError(Problem("ranks", "more than there are", str(ranks), f"1 to {here.count or MOST_RANKS}"))
-    count = ranks or most
-    memory = here.memory_bytes or devices.available_memory_bytes() * SHARE_OF_MEMORY / count
-    accelerator = here.vendor is not None
-    return Scope(accelerator, count, cores, int(memory), full, standard(accelerator))
-
-
-def _planned(scope: Scope, folder: Path) -> list[Case]:
-    """Return the cases of the measurement in a folder, begun now or before. InputError: it is another one."""
-    path = folder / SETTINGS
-    about = json.loads(json.dumps({**_plain(scope), "memory_bytes": None}))  # others use memory, too
-    if path.is_file():
-        with blamed(str(path), "cannot be read"):
-            before: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if before.get("scope") != about:
-            what = "holds another measurement, of other ranks or sizes"
-            raise InputError(Problem(OUTPUT, what, str(folder), hint=f"{OUTPUT} OTHER, or remove it"))
-        return list(before["cases"])
-    known = [*cases(scope)]
-    path.write_text(json.dumps({"scope": about, "cases": known}), encoding="utf-8")
-    return known
-
-
-def _run(scope: Scope, here: Devices, work: Mapping[str, Any], folder: Path) -> Ending:
-    """Run the work that is left, on all ranks, while power is sampled."""
-    counter = power.counter()
-    todo = {"accelerator": scope.accelerator, "cores": scope.cores, "counter": counter and str(counter), **work}
-    (folder / TODO).write_text(json.dumps(todo), encoding="utf-8")
-    torchrun = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={scope.ranks}")
-    program = (str(FOLDER / "measure.py"), "--settings", TODO)
-    env = {"OMP_NUM_THREADS": str(max(1, scope.cores // scope.ranks)), "OMP_WAIT_POLICY": "PASSIVE"}
-    argv = (sys.executable, "-u", *torchrun, *program)
-    with sampled(folder, here.vendor):
-        return execute(Plan(argv=argv, files={}, env=env, log=LOG), folder, trainings.HANG_S, _show)
-
-
-def _trainings(scope: Scope) -> tuple[list[tuple[str, ...]], str]:
-    """Return the trainings to run here, or why there are none."""
-    why = ""
-    if scope.accelerator:
-        why = "small trainings are run on a CPU only; estimate calibrate learns from runs on a GPU"
-    elif not is_module("megatron-core", None):
-        why = "megatron-core is not installed here: make install"
-    return [] if why else trainings.overrides(scope.ranks, scope.full), why
-
-
-def _show(line: str) -> bool:
-    if is_ours := line.startswith("measure: "):
-        _said(line)
-    return is_ours
-
-
-def _said(line: str) -> None:
-    if sys.stderr.isatty():
-        print(f"\r{line}", end="", file=terminal(sys.stderr), flush=True)
-
-
-def _lines(folder: Path) -> Iterator[Mapping[str, Any]]:
-    for path in sorted(folder.glob("samples-*.jsonl")):
-        for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                line = json.loads(text)
-            except ValueError:  # cut by a kill: that visit is made again
-                continue
-            if isinstance(line, dict) and {"case", "round", "rank", "seconds"} <= line.keys():
-                yield line
-
-
-def _done(folder: Path, known: Sequence[Case]) -> Mapping[tuple[int, int], bool]:
-    """Return the visits of which every rank has written its line."""
-    counts: dict[tuple[int, int], int] = {}
-    for line in _lines(folder):
-        key = line["round"], line["case"]
-        counts[key] = counts.get(key, 0) + 1
-    return {key: True for key, count in counts.items() if count >= known[key[1]]["ranks"]}
-
-
-def _marked(folder: Path, kind: str) -> Mapping[str, Any]:
-    path = folder / LOG
-    log = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
-    return next(filter(None, (marks.read(kind, line) for line in log)), {})
-
-
-def machine_of(scope: Scope, here: Devices, known: Sequence[Case], folder: Path) -> Machine:
-    """Return what the samples in a folder say of the machine."""
-    lines = [*_lines(folder)]
-    samples = samples_of(known, lines, scope.ranks)
-    return Machine(
-        version=VERSION,
-        date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        host=platform.node(),
-        device=here.names[0] if here.names else _processor(),
-        accelerator=scope.accelerator,
-        ranks=scope.ranks,
-        facts={**_marked(folder, "facts"), "driver": here.driver},
-        figures=tuple(figures(samples)),
-        unknown={**_unknown(scope), **_skipped(samples.cases, lines), **_too_large(scope)},
-    )
-
-
-def _memory_figures(folder: Path) -> Iterator[Figure]:
-    """Yield what torch and Megatron-Core take without a tensor of a model."""
-    found = _marked(folder, "memory")
-    what = f"{found.get('of')}'s memory of the first rank"
-    texts = {
-        "torch": "after torch, its process group, a product and an all-reduce",
-        "engine": "after importing Megatron-Core",
-    }
-    for name, text in texts.items():
-        if found.get(name) is not None:
-            unit = {"formula": f"{what} {text}, less that before", "of": {"framework": name}, "cases": 1, "samples": 1}
-            yield Figure(name="framework_memory", value=float(found[name]), unit="bytes", **unit)
-
-
-def _limit_w(scope: Scope, machine: Machine) -> float | None:
-    """Return the limit of power that is set: of a GPU, or of all processors."""
-    if not scope.accelerator:
-        return power.counter_limit_w(folder) if (folder := power.counter()) else None
-    limits = vendor_of(devices.find().vendor).power_limits_w()
-    return sum(limits) / len(limits) if limits else None
-
-
-def _peaks(machine: Machine) -> Mapping[str, float]:
-    """Return the FLOP/s of the data sheet of a GPU by precision, of one device as software sees it."""
-    device = named_by_driver(machine.device) if machine.accelerator else None
-    shown = device.peak_dense_tflops if device else {}
-    return {name: 1e12 * value / (device.devices_per_package if device else 1) for name, value in shown.items()}
-
-
-def _not_there(machine: Machine, scope: Scope, limit: float | None) -> dict[str, str]:
-    """Return the parameters that this machine cannot tell, with the reason."""
-    names, found = {one.name for one in machine.figures}, {}
-    if "power" not in names:
-        why = f"no energy counter can be read in {power.RAPL}, and no vendor's tool reports power"
-        found |= dict.fromkeys(("power", "power_share", "energy_per_token"), why)
-    elif limit is None:
-        found["power_share"] = "no tool states the limit of power"
-    for name in ("communication_tp", "communication_pp"):
-        if name not in names:
-            found[name] = "two degrees are needed, and trainings that completed"
-    if scope.ranks == 1:
-        found |= dict.fromkeys(("all_reduce_rate", "fabric_factor"), "there is one device")
-    else:
-        found["fabric_factor"] = "baseline= names the machine that links are set against"
-    found["power_cap"] = "the effect of a lower limit is measured where somebody sets one: nothing here changes it"
-    return {name: why for name, why in found.items() if name not in names}
-
-
-def _processor() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines() if cpuinfo.is_file() else []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())
-
-
-def _unknown(scope: Scope) -> dict[str, str]:
-    if scope.accelerator:
-        return {}
-    return dict.fromkeys(("graph_launch", "to_device_rate", "to_host_rate"), "this machine has no GPU")
-
-
-def _too_large(scope: Scope) -> dict[str, str]:
-    why = f"needs more than half of the {scope.memory_bytes / 1e9:.3g} GB that a rank may use"
-    return {_described(case): why for case in too_large(scope)}
-
-
-def _described(case: Case) -> str:
-    return " ".join(f"{k}={v}" for k, v in case.items() if k not in ("least_s", "model", "parameters", "flops"))
-
-
-def _skipped(known: Sequence[Case], lines: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the cases that torch refused, with its reason."""
-    refused = {line["case"]: str(line.get("error")) for line in lines if line["seconds"] is None}
-    return {_described(known[i]): why for i, why in refused.items()}
-
-
-def _plain(value: object) -> Any:
-    import msgspec
-
-    return msgspec.to_builtins(value)
+def _beside(machine: Machine, baseline: Machine) -> Machine:
+    """Return the machine with its factors against a baseline."""
+    found = [*against(machine, baseline)]
+    unknown = {name: why for name, why in machine.unknown.items() if name not in {one.name for one in found}}
+    return replace(machine, figures=(*machine.figures, *found), unknown=unknown)
 
 
 def _text(machine: Machine, folder: Path) -> Iterator[str]:
@@ -336,4 +97,4 @@ def _text(machine: Machine, folder: Path) -> Iterator[str]:
         yield f"  {row.of}, each predicted by the others: {errors}; wanted {row.target:.0%} ({row.wanted_by}): {met}"
     yield from (f"unknown: {name}: {why}" for name, why in machine.unknown.items())
     yield from (f"warning: {text}" for text in machine.warnings)
-    yield f"written: {folder / FILE}" if machine.figures else f"nothing was timed; see {folder / LOG}"
+    yield f"written: {folder / FILE} and {PAGE}" if machine.figures else f"nothing was timed; see {folder / LOG}"

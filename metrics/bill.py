@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from conf.machine import Machine
 from conf.vocabulary import short_names
 from metrics.peak import device_of
 from metrics.quantity import IMPOSSIBLE, Quantity, weakest
@@ -135,7 +136,7 @@ class Terms:
     `prices`; None: no electricity is added, as in most rents. host_share: what hosts and network draw beside the GPUs,
     as a share of the GPUs' power. pue: power usage effectiveness of the building. carbon: gCO2e/kWh.
     embodied_kg_per_gpu_hour: CO2 of making one GPU with its share of the host, spread over the hours that it will work.
-    """
+    machines: what devices were measured to achieve."""
 
     tokens: float
     prices: Prices
@@ -145,6 +146,7 @@ class Terms:
     goodput: float = 1.0
     carbon: Quantity = NO_CARBON
     embodied_kg_per_gpu_hour: float | None = None
+    machines: tuple[Machine, ...] = ()
 
 
 def hours_at_work(years: float, utilisation: float) -> float:

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 from conf.facts import hardware, named_by_driver, peak_of
+from conf.machine import Machine
 from conf.schema import Hardware
 from metrics.quantity import IMPOSSIBLE, Quantity, shown
 from parsers.record import Record
@@ -27,6 +29,20 @@ def device_of(record: Record) -> Hardware | None:
     """Return the hardware that the driver named, else the one requested or stated; None if no file describes it."""
     name = record.environment.get("device_name")
     return (named_by_driver(name) if isinstance(name, str) else None) or hardware(record.hardware)
+
+
+def with_machines(
+    device: Hardware | None, record: Record, machines: Sequence[Machine], ranks: float
+) -> Hardware | None:
+    """Return `device` with the best products of the machine that has the record's device. ranks: devices of a node at
+    work; on a CPU its processes."""
+    spelled = record.environment.get("device_name")
+    own = next((machine for machine in machines if machine.device == spelled), None)
+    if device is None or own is None:
+        return device
+    package = {name: rate / 1e12 * device.devices_per_package for name, rate in own.best_flops(ranks).items()}
+    note = f"measured {own.date} on {own.host}"
+    return replace(device, achievable_tflops={**device.achievable_tflops, **package}, achievable_note=note)
 
 
 def hardware_of(record: Record) -> str | None:

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from conf.errors import listed, some
 from conf.facts import precision_of
+from conf.machine import Machine
 from conf.schema import Hardware
 from metrics.flops import CONVENTIONS, DEFAULT, Convention, Recompute, explaining, flops_per_token, recompute_of
 from metrics.peak import (
@@ -25,6 +26,7 @@ from metrics.peak import (
     impossible,
     peak_tflops,
     utilisation,
+    with_machines,
 )
 from metrics.quantity import IMPOSSIBLE, Quantity, Source, shown
 from metrics.repeats import gathered
@@ -68,28 +70,34 @@ class Basis:
 Metric = Callable[[Basis], Quantity]
 
 
-def summarise(record: Record) -> dict[str, Quantity]:
+def summarise(record: Record, machines: Sequence[Machine] = ()) -> dict[str, Quantity]:
     """Return every metric of METRICS; its value is None where the record does not say enough. One figure above its
     device's peak is impossible, and then no figure of speed has a number: cost and compare have theirs from here.
 
     An estimate keeps its own summary. That of any other record is not trusted: without its steps it has no figures.
-    What only MLPerf's rules make known is marked so."""
+    What only MLPerf's rules make known is marked so. machines: what devices were measured to achieve."""
     ruled = by_rules(record)
-    known = _figures(ruled.record, ruled.by_rule)
+    known = _figures(ruled.record, ruled.by_rule, machines)
     if not ruled.by_rule:
         return known
-    figures = _figures(record)
+    figures = _figures(record, machines=machines)
     return {
         name: ruled.mark(name, q) if q.value is None or figures[name].value is None else figures[name]
         for name, q in known.items()
     }
 
 
-def _figures(record: Record, by_rule: frozenset[str] = frozenset()) -> dict[str, Quantity]:
+def _figures(
+    record: Record, by_rule: frozenset[str] = frozenset(), machines: Sequence[Machine] = ()
+) -> dict[str, Quantity]:
     """Return `summarise` without rules. by_rule: settings in `given` that nobody stated, yet are sure."""
     facts = facts_of(record)
     facts = Facts(facts.settings, facts.requested - by_rule, facts.other_layers)
-    device, precision = device_of(record), precision_of(facts.settings)
+    precision, ranks = (
+        precision_of(facts.settings),
+        facts.settings.get("gpus_per_node") or facts.settings.get("world_size"),
+    )
+    device = with_machines(device_of(record), record, machines, ranks if isinstance(ranks, int) else 1)
     basis = Basis(record, step_times(record), facts, shape_from(facts), device, precision, _memory(record))
     figures = {name: metric(basis) for name, metric in METRICS.items()}
     if record.provenance == "estimated" and not record.steps:

@@ -19,6 +19,7 @@ from conf import devices
 from conf.arguments import Command, Key, experiment_keys, switch
 from conf.errors import ConfigError, Problem, command
 from conf.load import experiments
+from conf.machine import read
 from conf.resolve import Experiment
 from conf.vocabulary import requested
 from estimate.headroom import memory_text
@@ -105,7 +106,10 @@ CHECK = Command(
     summary="Can this experiment run here, and would it run as requested? It leaves nothing behind.",
     words="KEY=VALUE…",
     words_help="as for launch",
-    keys=(Key("rehearsal", "whether a toy run of the vendor's stack is made (default: true)", switch, True, "false"),),
+    keys=(
+        Key("rehearsal", "whether a toy run of the vendor's stack is made (default: true)", switch, True, "false"),
+        Key("machine", "a file of `measure`: a probe of half a minute is held against it", Path, None, "machine.yaml"),
+    ),
     others="any key of conf/",
     examples=("model=llama platform=nvidia", "platform=nvidia framework=nemo rehearsal=false"),
     old={"--no-rehearsal": "rehearsal=false"},
@@ -118,6 +122,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Print whether it can run. 0: here, as requested; 2: not, and why."""
     arguments = CHECK.parse(argv)
     rows = [_row(e, arguments["rehearsal"]) for e in experiments(arguments.rest, multirun=False)]
+    if arguments["machine"]:
+        rows[0]["parts"].append(_as_part(*_probed(arguments["machine"])))
     print(json.dumps(rows, indent=2) if arguments.switches else "\n\n".join(_shown(row) for row in rows))
     return 2 if any(part["problems"] for row in rows for part in row["parts"]) else 0
 
@@ -146,12 +152,21 @@ def _row(stated: Experiment, rehearsing: bool) -> dict[str, Any]:
         "experiment": e.name,
         "framework": e.framework.name,
         "platform": e.platform.name,
-        "parts": [
-            {"part": part, "says": text, "problems": [asdict(problem) for problem in problems]}
-            for part, text, problems in (*parts, *rehearsed)
-        ],
+        "parts": [_as_part(*part) for part in (*parts, *rehearsed)],
         "only_a_gpu_can_show": rehearse.not_rehearsed(replace(e, rehearse="train")) if e.platform.vendor else {},
     }
+
+
+def _as_part(part: str, text: str, problems: Sequence[Problem]) -> dict[str, Any]:
+    return {"part": part, "says": text, "problems": [asdict(problem) for problem in problems]}
+
+
+def _probed(path: Path) -> Part:
+    """Hold this box against what it was measured to do."""
+    from measure.probe import problems
+
+    reference = read(path)
+    return "box", f"as fast as on {reference.date[:10]}, by a probe", problems(reference)
 
 
 def _machine(e: Experiment, rehearsed: bool) -> Part:

@@ -17,7 +17,8 @@ from typing import Any
 from msgspec import to_builtins
 
 import parsers
-from conf.arguments import JSON, Command, experiment_keys, program
+from conf import machine
+from conf.arguments import JSON, Command, Key, experiment_keys, program
 from conf.compose import CONF, checked_overrides, choices, compose
 from conf.errors import ConfigError, InputError, Problem, command
 from conf.load import experiments, settle
@@ -46,6 +47,7 @@ LAUNCH = Command(
     summary="Run LLM pre-training experiments: compose the config, check it, plan, run, record.",
     words="KEY=VALUE…",
     words_help="any key of conf/, in Hydra's grammar: --cfg job shows them all",
+    keys=(Key("machine", "a file of `measure`: nothing starts where a probe is slower", Path, None, "m.yaml"),),
     others="any key of conf/, in Hydra's grammar",
     switches={"-m": "a,b in values: one experiment each", "--multirun": "the same as -m"}
     | {"--json": "the result (of a dry run: the plan) as JSON"}
@@ -78,7 +80,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         _show_plans(list(map(rehearsal, dry)), as_json, "--files" in typed.switches)
     left = map(rehearsal, (e for e in requested if e.bundle is not None and not e.dry_run))
     bundle.leave([(e, make_plan(e, where.host()), scope) for e, scope in left])
+    if runs and typed["machine"]:
+        _probe(typed["machine"])
     return run_all(runs, as_json, is_matrix=multirun) if runs else 0
+
+
+def _probe(path: Path) -> None:
+    """Hold this box against what it was measured to do. InputError: it is slower, or another one."""
+    from measure.probe import problems
+
+    if found := problems(machine.read(path)):
+        raise InputError(*found)
 
 
 def _requested(overrides: Sequence[str], multirun: bool) -> Iterator[Experiment]:

@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "metrics": {"conf", "parsers", "metrics"},
     "compare": {"conf", "parsers", "metrics", "compare"},
     "corpora": {"conf", "launchers", "corpora"},
-    "measure": {"conf", "launchers", "parsers", "metrics", "estimate", "measure"},
+    "measure": {"conf", "launchers", "parsers", "metrics", "compare", "estimate", "measure"},
     "estimate": {"conf", "parsers", "metrics", "estimate"},
 }
 OURS = {*MAY_IMPORT, "launch", "tensorprimat"}

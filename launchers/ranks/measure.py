@@ -48,10 +48,12 @@ def main() -> int:
         mark("facts", machine_facts(gpu))
     device = torch.device("cuda", local) if gpu else torch.device("cpu")
     memory = _memory(device, at_start)
+    if settings.get("engine") and dist.get_rank() == 0:  # before tensors leave room that it would fill
+        memory |= _of_megatron()
     try:
         _visit_all(settings, path.parent, device)
         if dist.get_rank() == 0:
-            mark("memory", memory | _of_megatron())
+            mark("memory", memory)
         return 0
     finally:
         dist.destroy_process_group()

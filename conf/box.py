@@ -1,0 +1,48 @@
+"""Hold a box, as it was just measured, against what it or one of its kind was measured to do before. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from conf.errors import Problem
+from conf.machine import Figure, Machine
+
+SLOWER, HALF = 0.05, 0.6
+"""A rate that is surely lower by that share, and the share of a link's rate below which it runs at half of it."""
+
+
+def against(reference: Machine, here: Machine) -> Iterator[Problem]:
+    """Yield why GPU-hours should not be spent on the box `here` yet: another machine, devices or links that are surely
+    slower than those of the reference, and what its own measurement warns of (a rank slower than its neighbours)."""
+    if here.device != reference.device:
+        yield Problem("machine", "is a file of another device", here.device, reference.device, "measure here")
+        return
+    if here.ranks != reference.ranks:
+        ranks = f"ranks={reference.ranks}"
+        yield Problem("machine", "was measured with another number of ranks", str(here.ranks), ranks, "measure here")
+        return
+    known = {_key(one): one for one in reference.figures}
+    for one in here.figures:
+        before = known.get(_key(one))
+        if before is not None and (least := _least(one)) is not None and _high(one) < least * before.value:
+            share = f"{one.value / before.value:.0%} of the {before.value:.4g} {one.unit} of {reference.date[:10]}"
+            cause = "a link at half rate" if least == HALF else "clocks or power are capped, heat, or others use it"
+            yield Problem(" ".join(map(str, _key(one))), f"is {share}", f"{one.value:.4g} {one.unit}", hint=cause)
+    for warning in here.warnings:
+        if warning.startswith("rank"):  # slower than its neighbours, or a pair than others
+            yield Problem("machine", warning)
+
+
+def _key(one: Figure) -> tuple[object, ...]:
+    return one.name, *(f"{name}={value}" for name, value in sorted(one.of.items()))
+
+
+def _least(one: Figure) -> float | None:
+    """Return the share of the reference's rate that is the least; None of a figure that tells nothing of a sick box."""
+    if one.name in ("gemm_best", "triad_rate"):
+        return 1 - SLOWER
+    return HALF if one.name in ("send_rate", "all_reduce_rate") else None
+
+
+def _high(one: Figure) -> float:
+    return one.interval[1] if one.interval else one.value
