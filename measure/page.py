@@ -1,5 +1,5 @@
-"""Draw what a machine was measured to do: machine.html, by the drawing system of the reports. Roofline, the map of products
-over their sizes, curves of links, the matrix of pairs, power."""
+"""Draw what a machine was measured to do: machine.html, by the drawing system of the reports. Roofline, the map of
+products over their sizes, curves of links, the matrix of pairs, power."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _line(x1: float, y1: float, x2: float, y2: float, class_: str) -> Markup:
 
 
 def _rooflines(machine: Machine, samples: Samples) -> Iterator[Chart]:
-    """Yield for each precision the work of one device over what it computes for a byte, below what it can do at most."""
+    """Yield for each precision the work of one device over what it computes for a byte, below its limits."""
     for dtype, (precision, _) in DTYPES.items():
         spots = []
         for case, seconds in zip(samples.cases, _medians(samples), strict=True):
@@ -172,9 +172,9 @@ def _map(precision: str, rates: dict[tuple[int, int, int], float]) -> Chart:
 def _cell(x: float, y: float, share: float, text: str, title: str) -> list[Markup]:
     """Draw a cell that is the darker the larger its share of the best."""
     size = _CELL - 2
-    shade = element("rect", element("title", title), x=x, y=y, width=size, height=size, class_="g0", fill="currentColor",
-                    fill_opacity=round(0.08 + 0.6 * min(share, 1), 2))  # fmt: skip
-    return [shade, element("text", text, x=x + size / 2, y=y + size / 2 + 4, class_="tick middle")]
+    look_ = {"class_": "g0", "fill": "currentColor", "fill_opacity": round(0.08 + 0.42 * min(share, 1), 2)}
+    shade = element("rect", element("title", title), x=x, y=y, width=size, height=size, **look_)
+    return [shade, element("text", text, x=x + size / 2, y=y + size / 2 + 4, class_="label middle")]
 
 
 def _fitted(title: str, caption: str, what: str, parts: list[Markup], height: float, across: float) -> Chart:  # noqa: PLR0913

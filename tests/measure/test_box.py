@@ -1,0 +1,156 @@
+"""A machine's file in use: a box is held against it, two of them compare, it has a schema and a page."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from compare.cli import main as compare
+from conf import box
+from conf.machine import Figure, Machine, write
+from conf.vocabulary import read_yaml
+from measure.cases import Scope, cases
+from measure.page import page
+from measure.rates import figures, samples_of
+from metrics import summarise
+from tests.compare.made import vendor_run
+from tests.measure.test_rates import lines_of, machine
+
+ROOT = Path(__file__).parents[2]
+SCHEMA = ROOT / "conf" / "machine.schema.json"
+FOUR = Scope(accelerator=True, ranks=4, cores=16, memory_bytes=80 << 30, full=False)
+
+
+def gpus(**slower: float) -> Machine:
+    """Return a machine of four GPUs, with figures of a name times a factor."""
+    known = cases(FOUR)
+    found = figures(samples_of(known, lines_of(known, noise=0.005), 4))
+    own = tuple(_times(one, slower.get(one.name, 1.0)) for one in found)
+    return Machine(1, "2026-11-24T00:00:00+00:00", "a", "NVIDIA H100 80GB HBM3", True, 4, {}, own)
+
+
+def _times(one: Figure, factor: float) -> Figure:
+    ends = one.interval and (one.interval[0] * factor, one.interval[1] * factor)
+    return replace(one, value=one.value * factor, interval=ends)
+
+
+def test_a_box_that_is_slower_or_has_a_link_at_half_rate_is_refused_and_a_sound_one_is_not() -> None:
+    reference = gpus()
+    assert not [*box.against(reference, gpus(gemm_best=0.97, send_rate=0.9))]  # of one kind, not of one GPU
+    capped = [*box.against(reference, gpus(gemm_best=0.85))]
+    assert capped
+    assert {problem.where.split()[0] for problem in capped} == {"gemm_best"}
+    assert "capped" in capped[0].hint
+    half = [*box.against(reference, gpus(send_rate=0.5))]
+    assert len(half) == 6  # every pair of four
+    assert half[0].hint == "a link at half rate"
+    slow = "rank 2 takes 1.10 times as long as the median rank for the same products"
+    (neighbour,) = box.against(reference, replace(reference, warnings=(slow, "products took longer")))
+    assert neighbour.what == slow
+
+
+def test_a_file_of_another_machine_is_no_measure() -> None:
+    (other,) = box.against(gpus(), replace(gpus(), device="AMD Instinct MI300X"))
+    assert "another device" in other.what
+    (fewer,) = box.against(gpus(), replace(gpus(), ranks=2))
+    assert fewer.allowed == "ranks=4"
+
+
+def written(path: Path, known: Machine) -> str:
+    write(path, known)
+    return str(path)
+
+
+def test_two_machines_compare_like_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = written(tmp_path / "a.yaml", gpus())
+    second = written(tmp_path / "b.yaml", gpus(gemm_best=1.5, all_reduce_latency=2.0))
+    assert compare([first, second, "--json", "-o", str(tmp_path / "out")]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert json.loads((tmp_path / "out" / "machines.json").read_text(encoding="utf-8")) == printed
+    rows: list[dict[str, Any]] = printed["compared"][0]["ratios"]
+    words = {(row["name"], row["word"]) for row in rows}
+    assert ("gemm_best", "better") in words
+    assert ("all_reduce_latency", "worse") in words
+    best = next(row for row in rows if row["name"] == "gemm_best")
+    assert best["ratio"] == pytest.approx(1.5)
+    assert best["interval"][0] < 1.5 < best["interval"][1]
+    assert {row["word"] for row in rows if row["name"] == "triad_rate"} == {"same"}
+    assert compare([first, second]) == 0
+    assert "better" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (("a.yaml", "a.yaml"), "is the same measurement"),
+        (("a.yaml", "none.yaml"), "no such file"),
+        (("a.yaml", "cpu.yaml"), "shares no figure"),
+    ],
+)
+def test_what_does_not_compare_is_refused(
+    names: tuple[str, str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path / "a.yaml", gpus())
+    write(tmp_path / "cpu.yaml", replace(machine(), figures=(Figure("jitter", 1.0, "1", "", {"ranks": 64}),)))
+    assert compare([str(tmp_path / name) for name in names]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_the_second_mfu_is_of_what_this_machine_achieves() -> None:
+    run = vendor_run("nvidia", "h100", 1, steps=20)
+    run = replace(run, environment={**run.environment, "device_name": "NVIDIA H100 80GB HBM3"})
+    own, known = gpus(), summarise(run)
+    own = replace(own, figures=tuple(replace(one, value=700e12) if _is_best(one) else one for one in own.figures))
+    found = summarise(run, (own,))
+    assert found["mfu_achievable_percent"].value == pytest.approx((known["tflops_per_gpu"].value or 0) / 700 * 100)
+    assert found["mfu_percent"] == known["mfu_percent"]
+    assert summarise(run, (replace(own, device="NVIDIA B200"),)) == known
+
+
+def _is_best(one: Figure) -> bool:
+    return one.name == "gemm_best" and one.of == {"ranks": 4, "precision": "bf16"}
+
+
+def test_the_schema_is_that_of_the_struct(tmp_path: Path) -> None:
+    """`UPDATE_GOLDEN=1 pytest tests/measure/test_box.py` writes it."""
+    _, defined = msgspec.json.schema_components([Machine], ref_template="#/$defs/{name}")
+    own = defined.pop("Machine")
+    own["properties"] = {"hash": {"type": "string", "pattern": "^[0-9a-f]{16}$"}, **own["properties"]}
+    own["required"] = ["hash", *own["required"]]
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **own,
+        "title": "machine.yaml",
+        "$defs": defined,
+    }
+    now = json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
+    if os.environ.get("UPDATE_GOLDEN") == "1":
+        SCHEMA.write_text(now, encoding="utf-8")
+    assert SCHEMA.read_text(encoding="utf-8") == now
+    path = tmp_path / "machine.yaml"
+    write(path, gpus())
+    values = json.loads(json.dumps(read_yaml(path)))
+    jsonschema.validate(values, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**values, "ranks": "four"}, schema)
+
+
+def test_the_page_has_every_picture_and_loads_nothing() -> None:
+    known = cases(FOUR)
+    samples = samples_of(known, lines_of(known), 4)
+    phases = [("idle", 70.0), *((f"products {share}%", 2.0 * share) for share in (25, 100)), ("training", 600.0)]
+    power = tuple(Figure("power", watts, "W", "", {"phase": name}) for name, watts in phases)
+    sick = 'rank 1 takes 1.10 times <b>"as long"</b>'
+    text = page(replace(gpus(), figures=(*gpus().figures, *power), warnings=(sick,)), samples)
+    for title in ("Roofline, bf16", "Products, bf16", "Links, 4 ranks", "Pairs of ranks", "Power"):
+        assert title in text
+    assert "&lt;b&gt;" in text
+    assert "<script" not in text
+    assert page(replace(gpus(), figures=()), samples_of([], [], 1))  # of nothing: no picture, and no failure
