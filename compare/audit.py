@@ -186,7 +186,7 @@ def audit(
     may = compared.settings
     if among == "rehearsed" and "framework" in may:  # which the platform of a rehearsal follows, and nothing of it runs
         may |= {"platform"} | expand(("hardware",))
-    runs = [Traced(side.label, run, curves[run.path]) for side in sides for run in side.usable]
+    runs = [Traced(side.label, run, curves[run.path], len(side.usable) == 1) for side in sides for run in side.usable]
     checksums = compare_checksums(runs, len(sides))
     objects = object_rows(sides)
     rows = (*_rows(sides, may, curves, checksums), *_switch_rows(objects)) if sides else ()

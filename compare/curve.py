@@ -132,15 +132,17 @@ class Finding(Struct, frozen=True):
 
 
 class Traced(Struct, frozen=True):
-    """A run that counts, with the label of its group and its curve."""
+    """A run that counts, with the label of its group and its curve. alone: no other run of the group counts, so that
+    the label names it."""
 
     label: str
     run: Run
     curve: Curve
+    alone: bool = False
 
     @property
     def name(self) -> str:
-        return f"{self.label} ({self.run.record.id})"
+        return self.label if self.alone else f"{self.label} ({self.run.record.id})"
 
     @property
     def seed(self) -> Any:

@@ -144,7 +144,7 @@ def test_tokens_seen_are_compared_with_each_other_step_by_step() -> None:
 
     first = run("a", 9, samples(8))
     assert check("tokens_seen", first, run("b", 9, samples(8), TP2)) == EQUAL
-    refused(first, run("b", 9, samples(16), TP2), reason="tokens_seen: DP2 (a) 800; TP2 (b) 1,600 at step 0")
+    refused(first, run("b", 9, samples(16), TP2), reason="tokens_seen: DP2 800; TP2 1,600 at step 0")
     unreported = run("b", 9, lambda i: {"end_monotonic_s": 1.0 * i}, TP2)
     assert check("tokens_seen", first, unreported) == EQUAL, "worked out from the batch"
 
@@ -171,7 +171,7 @@ def test_the_tokens_themselves_are_compared_with_each_other_where_a_probe_read_t
     refused(
         summed(first),
         summed(second, other=5),
-        reason="tokens_checksum: DP2 (a) and TP2 (b) read other tokens at step 5",
+        reason="tokens_checksum: DP2 and TP2 read other tokens at step 5",
     )
 
 
@@ -234,7 +234,7 @@ def test_losses_that_are_equal_missing_no_numbers_or_of_other_settings() -> None
     assert (same.state, same.reason) == ("equal", "bit-equal over 80 steps, seed by seed")
     broken = tuple(replace(s, loss=None, nonfinite=("loss",)) if s.step == 40 else s for s in second.steps)
     sick = replace(second, steps=broken)
-    refused(first, sick, reason="loss: nan or inf in TP2 (b) at step 40, a number in DP2 (a)")
+    refused(first, sick, reason="loss: nan or inf in TP2 at step 40, a number in DP2")
     assert check("loss", first, run("b", 80, lambda i: {"end_monotonic_s": 10.0 + i}, TP2)) == UNKNOWN
     assert check("loss", first, losing("b", 1, {"adam_eps": 2}, 1.0), vary=("optimizer",)) == ("varied", False)
     assert check("loss", first, losing("b", 1, TP2, 1.0), vary=("layout",)) == APART
