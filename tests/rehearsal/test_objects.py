@@ -113,6 +113,10 @@ def test_variables_that_steer_numerics_and_communication(read: Any, monkeypatch:
         monkeypatch.setenv(name, value)
     found = read.variables()
     assert {name: found.get(name) for name in (*wanted, *others)} == {**wanted, **dict.fromkeys(others)}
+    for name, value in (("HIPBLASLT_TUNING_OVERRIDE_FILE", "/a/b.txt"), ("NCCL_TOPO_FILE", "")):
+        monkeypatch.setenv(name, value)
+    found = read.variables()  # that there is one decides, and not where it lies
+    assert (found["HIPBLASLT_TUNING_OVERRIDE_FILE"], found["NCCL_TOPO_FILE"]) == ("<a file>", "")
 
 
 PROGRAM = """

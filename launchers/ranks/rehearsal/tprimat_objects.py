@@ -33,10 +33,12 @@ _SECRET = re.compile(
 )
 _STEERS = re.compile(
     r"(?:NVTE|NCCL|RCCL|MSCCL|TORCH|TORCHINDUCTOR|TORCHDYNAMO|PYTORCH|CUBLAS|CUBLASLT|CUDNN|HIPBLASLT|ROCBLAS|MIOPEN|"
-    r"HSA|UCX|NVSHMEM|AITER|CK|TE|PRIMUS_TURBO)_|.*TF32|CUDA_DEVICE_MAX_CONNECTIONS$|CUDA_LAUNCH_BLOCKING$|"
+    r"HSA|UCX|NVSHMEM|AITER|CK|TE|PRIMUS_TURBO|FLASH_ATTENTION|TRITON)_|.*TF32|CUDA_DEVICE_MAX_CONNECTIONS$|CUDA_LAUNCH_BLOCKING$|"
     r"GPU_MAX_HW_QUEUES$|AMD_LOG_LEVEL$|PYTHONHASHSEED$|LD_PRELOAD$"
 )
-_PLACES = re.compile(r"(?:_DIR|_PATH|_FILE|_HOME|_ROOT)$")
+_PLACES = re.compile(r"(?:_DIR|_PATH|_HOME|_ROOT)$")
+_TABLE = re.compile(r"_FILE$")
+"""Files that tune (HIPBLASLT_TUNING_OVERRIDE_FILE, NCCL_TOPO_FILE): that there is one counts, and not where."""
 PACKAGES = {
     "megatron.core": "megatron-core",
     "megatron.bridge": "megatron-bridge",
@@ -264,7 +266,8 @@ def _named(value: Any) -> str:
 
 def variables() -> dict[str, str]:
     """Return the variables that steer numerics and communication, without secrets and without places of files."""
-    known = {name: value for name, value in os.environ.items() if _STEERS.match(name) and not _PLACES.search(name)}
+    steering = {name: value for name, value in os.environ.items() if _STEERS.match(name) and not _PLACES.search(name)}
+    known = {name: "<a file>" if _TABLE.search(name) and value else value for name, value in steering.items()}
     return {n: v[:LONGEST] for n, v in sorted(known.items()) if not _SECRET.search(n) and "://" not in v}
 
 
