@@ -67,6 +67,7 @@ def commands() -> Iterator[Command]:
     for module, name, _, _ in COMMANDS.values():
         yield getattr(import_module(module), name)
     from corpora.cli import TOKENIZE, VERIFY
+    from corpora.recipes import RECIPES
     from estimate.cli import COMMANDS as OF_ESTIMATE
     from metrics.check import CHECK, FLOPS
     from metrics.cli import COST, ENERGY_COMMAND
@@ -74,7 +75,7 @@ def commands() -> Iterator[Command]:
     from tensorprimat.data import INSPECT, PREVIEW
     from tensorprimat.recipes import PARTS
 
-    yield from (COST, ENERGY_COMMAND, CHECK, FLOPS, TOKENIZE, INSPECT, VERIFY, PREVIEW, ADD, *PARTS.values())
+    yield from (COST, ENERGY_COMMAND, CHECK, FLOPS, TOKENIZE, INSPECT, VERIFY, PREVIEW, RECIPES, ADD, *PARTS.values())
     yield from (one for _, one, _ in OF_ESTIMATE.values())
 
 

@@ -24,6 +24,7 @@ from conf.load import load
 from conf.resolve import Experiment
 from corpora import manifest
 from corpora.cli import TOKENIZE, VERIFY, tokenize, verify
+from corpora.recipes import RECIPES, recipes
 from launchers import corpus
 from launchers.rank_modules import rank_module
 
@@ -68,9 +69,11 @@ PREVIEW = Command(
 DATA = Command(
     name="data",
     summary="A corpus, and the first batch that every stack reads of it. Needs no torch.",
-    words="tokenize|inspect|verify|preview",
+    words="tokenize|inspect|verify|preview|recipes",
     switches={},
-    more="\n".join(f"{one.name[5:]:<9}{one.words:<13}{one.summary}" for one in (TOKENIZE, INSPECT, VERIFY, PREVIEW)),
+    more="\n".join(
+        f"{one.name[5:]:<9}{one.words:<13}{one.summary}" for one in (TOKENIZE, INSPECT, VERIFY, PREVIEW, RECIPES)
+    ),
 )
 
 
@@ -90,9 +93,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return tokenize(rest[:-1])
     elif called == "verify":
         return verify(rest[:-1])
+    elif called == "recipes":
+        return recipes(rest[:-1])
     else:
         DATA.parse([called, *rest[:-1]] if called else [])
-        raise InputError(Problem("data", "no such command", called, "tokenize, inspect, verify, preview"))
+        raise InputError(Problem("data", "no such command", called, "tokenize, inspect, verify, preview, recipes"))
     return 0
 
 

@@ -13,6 +13,8 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 
@@ -71,6 +73,13 @@ def elsewhere(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run(
         [sys.executable, program, "--prefix", elsewhere / "corpus", *tokens], check=True, capture_output=True
     )
+    (elsewhere / "texts").mkdir()
+    (elsewhere / "texts" / "a.jsonl").write_text('{"text": "the language reference"}\n', encoding="utf-8")
+    if tokenizers := find_spec("tokenizers") and import_module("tokenizers"):
+        vocabulary = {letter: i for i, letter in enumerate("abcdefghijklmnopqrstuvwxyz ")}
+        tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, []))
+        tokenizer.add_special_tokens(["<|endoftext|>"])
+        tokenizer.save(str(elsewhere / "tokenizer.json"))
     (elsewhere / "site.yaml").write_text("job:\n  partition: batch\n  options: {exclusive: true}\n", encoding="utf-8")
     (elsewhere / "b.log.gz").write_bytes(gzip.compress(LOG))
     (elsewhere / "power.csv").write_text("timestamp, index, power.draw [W]\n2026/09/11 04:19:41.0, 0, 100 W\n")

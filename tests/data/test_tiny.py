@@ -46,6 +46,22 @@ def test_it_is_made_once_and_needs_257_ids(tmp_path: Path) -> None:
     assert "is not overwritten" in other.stderr
 
 
+def test_recipes_say_what_is_published_and_what_is_unknown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert data.main(["recipes"]) == 0
+    names = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]]
+    assert {"fineweb", "c4", "dolma-sample", "bookcorpus"} <= {*names}
+    for name in names:
+        assert data.main(["recipes", name]) == 0
+        out = capsys.readouterr().out
+        assert "sha256 unknown" in out
+        assert "source        " in out
+        assert "tprimat data tokenize " in out
+    assert data.main(["recipes", "bookcorpus", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["documents"] == 74_004_228
+    assert data.main(["recipes", "c44"]) == 2
+    assert "did you mean c4?" in capsys.readouterr().err
+
+
 def test_a_run_reads_english(capsys: pytest.CaptureFixture[str]) -> None:
     assert data.main(["preview", "platform=cpu", "data=tiny", "--json"]) == 0
     first = json.loads(capsys.readouterr().out)["tokens"][0]
