@@ -35,6 +35,22 @@ def test_nothing_is_set_up_until_it_is_requested_and_torch_is_imported() -> None
     assert (done.stdout, done.stderr) == ("False True\n", "")
 
 
+def test_garbage_is_looked_for_again_when_training_begins_unless_the_stack_chose_otherwise() -> None:
+    code = """
+import gc, sys, types, tprimat_standin
+put_off = gc.get_threshold()[0]
+CHOSEN
+distributed = types.SimpleNamespace(get_rank=lambda: 1, get_world_size=lambda: 2)
+sys.modules["torch"] = types.SimpleNamespace(distributed=distributed, __version__="0")
+tprimat_standin._announced(lambda: None)()
+print(put_off > 10**6, gc.isenabled(), gc.get_threshold()[0], gc.get_freeze_count() > 0)
+"""
+    usual = started("import gc; print(gc.get_threshold()[0])").stdout.strip()
+    for chosen, then in (("", f"True True {usual} True"), ("gc.set_threshold(5)", "True True 5 False")):
+        done = started(code.replace("CHOSEN", chosen), TPRIMAT_REHEARSE="train")
+        assert (done.stdout.splitlines()[-1], done.stderr) == (then, "")
+
+
 @pytest.mark.parametrize("requested", [{}, {"TPRIMAT_REHEARSE": "train"}])
 def test_the_sitecustomize_of_someone_else_still_runs(tmp_path: Path, requested: dict[str, str]) -> None:
     write(tmp_path / "sitecustomize.py", "import sys; sys.told = __file__")
