@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import random
+import resource
 import statistics
 import subprocess
 import sys
@@ -120,8 +121,11 @@ def _timed(a: argparse.Namespace, tool: str, text: Path, prefix: Path, end: str)
     if tool == "megatron":
         env["PYTHONPATH"] = os.pathsep.join(filter(None, (a.megatron, os.environ.get("PYTHONPATH"))))
         env["TOKENIZERS_PARALLELISM"] = "false"
-    began = time.monotonic()
+    began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([*map(str, argv)], check=True, cwd=ROOT, env=env, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if a.cpu:
+        return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
     return time.monotonic() - began
 
 
@@ -133,8 +137,9 @@ def _print(
 ) -> None:
     def rates(tool: str) -> list[float]:
         pairs = zip(times[tool, "all"], times[tool, "small"], strict=True)
-        return [(tokens["all"] - tokens["small"]) / (whole - part) / CORES for whole, part in pairs]
+        return [(tokens["all"] - tokens["small"]) / (whole - part) / cores for whole, part in pairs]
 
+    cores = 1 if a.cpu else CORES
     size = a.text.stat().st_size / 1e6
     print(f"{size:.0f} MB, {tokens['all']:,} tokens, {CORES} cores, {a.rounds} rounds; million tokens/s per core")
     print(f"{'tool':<12}{'median':>8}{'least':>8}{'most':>8}{'ours / it':>11}{'start, s':>10}{'complete, s':>13}")
@@ -142,7 +147,7 @@ def _print(
     for tool in sorted({tool for tool, _ in times}, key=("ours", "plain", "megatron").index):
         own = rates(tool)
         ratio = statistics.median(x / y for x, y in zip(ours, own, strict=True))
-        start = statistics.median(times[tool, "small"]) - tokens["small"] / statistics.median(own) / CORES
+        start = statistics.median(times[tool, "small"]) - tokens["small"] / statistics.median(own) / cores
         row = [statistics.median(own) / 1e6, min(own) / 1e6, max(own) / 1e6]
         whole = statistics.median(times[tool, "all"])
         print(f"{tool:<12}" + "".join(f"{x:8.3f}" for x in row) + f"{ratio:11.3f}{start:10.2f}{whole:13.2f}")
@@ -157,6 +162,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("tokenizer", type=Path, help="a folder with tokenizer.json and tokenizer_config.json")
     parser.add_argument("--megatron", help="a checkout of Megatron-LM")
     parser.add_argument("--megatron-python", default=sys.executable, help="the Python that runs its script")
+    parser.add_argument(
+        "--cpu", action="store_true", help="by the seconds of the processors, on a machine that is busy"
+    )
     parser.add_argument("--rounds", type=int, default=5)
     a = parser.parse_args()
     a.text, a.tokenizer = a.text.resolve(), a.tokenizer.resolve()
