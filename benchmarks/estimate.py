@@ -1,14 +1,13 @@
 """Check how wrong predicted step times are on runs that the fit did not have, and how often their intervals hold them.
 
-    python benchmarks/estimate.py                      all splits, ten minutes on one core
+    python benchmarks/estimate.py                      all splits, five minutes on one core
     python benchmarks/estimate.py configuration speed  some of them
-    python benchmarks/estimate.py later                the shipped parameters on MLPerf Training v5.1, unseen by any fit
 
-Splits of the runs in conf/tables/measured.csv, of which each fold is predicted by a fit to the others that starts from
-the priors: unseen configuration (10 folds of complete configurations), unseen source, unseen GPU. Anchors: of a source
-that the fit did not have, after calibration on one or three of its runs of the same framework and GPU, whose own
-configurations are not judged. Errors are |predicted / measured - 1|; coverage is nested: the width of an interval is
-from the folds that do not have the judged run."""
+Splits of the runs in conf/tables/measured.csv (estimate/held_out.py), of which each fold is predicted by a fit to the
+others that starts from the priors: unseen configuration, release of a stack, source, and architecture of GPU. Anchors:
+after calibration on one, three or six runs of a stack (a release on a GPU) of which the fit had none, or of a source
+of which it had none; the anchors' own configurations are not judged. Errors are |predicted / measured - 1|; coverage
+is nested: an interval's width, and by how much distance widens it, are of the errors of the other folds alone."""
 
 from __future__ import annotations
 
@@ -17,8 +16,9 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # products are small: more threads only wait for each other
@@ -31,18 +31,28 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from estimate.calibrate import calibrate
 from estimate.fit import fit
-from estimate.fitted import shipped
-from estimate.held_out import LEVELS, HeldOut, Runs, configurations, errors, folds, groups, held_out
+from estimate.fitted import Parameters, shipped
+from estimate.held_out import (
+    HeldOut,
+    Runs,
+    configurations,
+    distances_of,
+    errors,
+    held_out,
+    joined,
+    splits,
+    widths,
+)
 from estimate.jobs import Jobs, Numbers
 from estimate.measured import read_runs
 from estimate.predict import predict
 from estimate.step_time import cases_of, step_time, vendor_of
 
-# Of mlcommons/training_results_v5.1: the median logged step time, or batch / median rate of blocks, without the first
-# one and the evaluation; the layout is of the submitter's only configuration whose nodes, batch and accumulation agree.
-LATER = Path(__file__).with_name("mlperf_v5.1.csv")
-FEWEST = 4  # runs of one framework and GPU in a source, for anchors
+FEWEST = 4  # runs of one stack and GPU, of which one is an anchor
+ANCHORS = (1, 3, 6)
 MANY = 200_000
+TITLES = {"configuration": "configuration", "release": "release of a stack", "source": "source"}
+TITLES |= {"gpu": "architecture of GPU", "reach": "sequences, GPUs and ranks of experts: the largest twentieth"}
 DIRECTIONS = {"TP": "tensor_model", "PP": "pipeline_model", "VP": "virtual_pipeline_model", "CP": "context"}
 DIRECTIONS |= {"EP": "expert_model", "DP": "data"}
 
@@ -65,64 +75,70 @@ def kinds(runs: Runs) -> Mapping[str, NDArray[np.bool_]]:
     return masks
 
 
-def table(
-    title: str, error: Numbers, runs: Runs, held: HeldOut | None = None, split: NDArray[np.intp] | None = None
-) -> None:
-    """Print the errors of each class, and how often the intervals hold where `held` is given."""
-    print(f"\n{title}\n{'class':20} {'n':>5} {'median %':>9} {'90th %':>7} {'bias %':>7}", end="")
-    print("   80 %   95 %" if held else "")
-    inside = None if held is None or split is None else [_inside(held, split, level) for level in range(len(LEVELS))]
-    for name, mask in kinds(runs).items():
+def table(title: str, runs: Runs, error: Numbers, inside: NDArray[np.bool_], by: Sequence[str] = ()) -> None:
+    """Print the errors of each class and of each name of `by`. error: nan of runs that are not judged; inside: the
+    intervals of 80 and 95 % that hold each, shape (2, n)."""
+    print(f"\n{title}\n{'class':26} {'n':>5} {'median %':>9} {'90th %':>7} {'bias %':>7}   80 %   95 %")
+    masks = {**kinds(runs), **{name: np.array(by) == name for name in sorted({*by})}}
+    for name, mask in masks.items():
         judged = mask & np.isfinite(error)
         if not judged.any():
             continue
         size = np.abs(np.expm1(error[judged])) * 100
-        line = f"{name:20} {judged.sum():5} {np.median(size):9.1f} {np.quantile(size, 0.9):7.1f} "
+        line = f"{name:26} {judged.sum():5} {np.median(size):9.1f} {np.quantile(size, 0.9):7.1f} "
         line += f"{np.median(np.expm1(error[judged])) * 100:+7.1f}"
-        print(line + ("" if inside is None else "".join(f" {100 * held[judged].mean():5.1f} " for held in inside)))
+        print(line + "".join(f" {100 * each[judged].mean():5.1f} " for each in inside))
 
 
-def _inside(held: HeldOut, split: NDArray[np.intp], level: int) -> NDArray[np.bool_]:
-    """Return which runs lie in the interval whose width the other folds give."""
-    inside = np.zeros(held.error.size, dtype=bool)
-    for fold in np.unique(split):
-        judged = split == fold
-        known = errors(held.take(~judged))
-        half = [next(known[name] for name in held.classes[i] if name in known) for i in np.flatnonzero(judged)]
-        inside[judged] = held.scores[judged] <= np.array([(one.half_80, one.half_95)[level] for one in half])
+def held_inside(runs: Runs, some: HeldOut, everything: HeldOut, split: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """Return which runs of `some` lie in intervals that are made of the errors of all splits without those of their
+    own fold, shape (2, n)."""
+    shipped_distances = shipped().distances
+    inside = np.zeros((2, some.error.size), dtype=bool)
+    for fold in np.unique(split[some.row]):
+        judged = split[some.row] == fold
+        others = everything.take(~np.isin(everything.row, some.row[judged]))
+        known = errors(others)
+        distances = {**shipped_distances, **distances_of(others, known)}
+        inside[:, judged] = np.abs(some.error[judged]) <= widths(some.take(judged), known, distances)
     return inside
 
 
-def anchored(runs: Runs, count: int) -> Numbers:
-    """Return the errors after calibration on `count` runs of the same unseen source, framework and GPU."""
-    error = np.full(runs.jobs.count, np.nan)
-    cases = cases_of(runs.jobs)
-    names = np.array([f"{case.framework} {case.hardware} {case.kind}" for case in cases.distinct])
-    stack = names[np.asarray(cases.index)]
-    sources, same = np.array(runs.sources), np.array(configurations(runs.jobs))
-    random = np.random.default_rng(1)
-    for source in sorted({*runs.sources}):
-        others = runs.take(sources != source)
-        fitted = fit(others.jobs, others.step_time_s, others.alike, shipped(), "")
-        with_errors = msgspec.structs.replace(fitted, errors=shipped().errors)
-        for name in sorted({*stack[sources == source].tolist()}):
-            members = np.flatnonzero((sources == source) & (stack == name))
-            if members.size < FEWEST:
-                continue
-            anchors = random.choice(members, count, replace=False)
-            rest = members[~np.isin(same[members], same[anchors])]
-            learned = calibrate(with_errors, runs.jobs.take(anchors), runs.step_time_s[anchors]).parameters
-            if rest.size:
-                error[rest] = np.log(step_time(runs.jobs.take(rest), learned).total / runs.step_time_s[rest])
-    return error
+def anchored(runs: Runs, keys: Sequence[str]) -> Mapping[int, tuple[Numbers, NDArray[np.bool_]]]:
+    """Return by the number of anchors the errors after calibration on so many runs of one stack and GPU, where the fit
+    had no run of their key, and which lie in their intervals of 80 and 95 %."""
+    size = runs.jobs.count
+    found = {count: (np.full(size, np.nan), np.zeros((2, size), dtype=bool)) for count in ANCHORS}
+    cases, of_key = cases_of(runs.jobs), np.array(keys)
+    stack = np.array([f"{case.stack} {case.hardware} {case.kind}" for case in cases.distinct])[np.asarray(cases.index)]
+    for key in sorted({*keys}):
+        groups_ = [np.flatnonzero((of_key == key) & (stack == name)) for name in sorted({*stack[of_key == key]})]
+        if large := [members for members in groups_ if members.size >= FEWEST]:
+            others = runs.take(of_key != key)
+            fitted = fit(others.jobs, others.step_time_s, others.alike, shipped(), "")
+            known = msgspec.structs.replace(fitted, errors=shipped().errors)
+            for members, (count, result) in product(large, found.items()):
+                _after_anchors(runs, members, count, known, result)
+    return found
 
 
-def later(runs: Runs) -> None:
-    """Print the errors of the shipped parameters on runs that no fit had, and how many lie in the 95 % interval."""
-    predicted = predict(runs.jobs)
-    table("published after the fit: MLPerf Training v5.1", np.log(predicted.step_time_s / runs.step_time_s), runs)
-    inside = (predicted.low_95_s <= runs.step_time_s) & (runs.step_time_s <= predicted.high_95_s)
-    print(f"in the 95 % interval: {100 * inside.mean():.1f} %")
+def _after_anchors(
+    runs: Runs, members: NDArray[np.intp], count: int, known: Parameters, result: tuple[Numbers, NDArray[np.bool_]]
+) -> None:
+    """Judge the runs at `members` after calibration on `count` of them that are drawn by chance."""
+    if members.size < FEWEST + count - 1:
+        return
+    anchors = np.random.default_rng(1).choice(members, count, replace=False)
+    names = np.array(configurations(runs.jobs))
+    rest = members[~np.isin(names[members], names[anchors])]
+    if not rest.size:
+        return
+    learned = calibrate(known, runs.jobs.take(anchors), runs.step_time_s[anchors]).parameters
+    measured, said = runs.step_time_s[rest], predict(runs.jobs.take(rest), learned)
+    error, inside = result
+    error[rest] = np.log(said.step_time_s / measured)
+    ends = ((said.low_80_s, said.high_80_s), (said.low_95_s, said.high_95_s))
+    inside[:, rest] = [(low <= measured) & (measured <= high) for low, high in ends]
 
 
 def speed(runs: Runs) -> None:
@@ -145,30 +161,37 @@ def _layouts(runs: Runs) -> Jobs:
 
 def main() -> None:
     """Print the tables that were chosen."""
-    parts = ("later", "configuration", "source", "gpu", "anchors", "worst", "speed")
+    parts = (*TITLES, "anchors", "worst", "speed")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=[*parts, []], help="all where none is named")
     chosen = parser.parse_args().parts or parts
     runs = read_runs()
-    splits = {
-        "configuration": ("unseen configuration", lambda: folds(configurations(runs.jobs), 10)),
-        "source": ("unseen source", lambda: groups(runs.sources)),
-        "gpu": ("unseen GPU", lambda: groups([str(name) for name in runs.jobs.hardware])),
-    }
-    for name, (title, split_of) in splits.items():
-        if name in chosen:
-            split = split_of()
-            held = held_out(runs, split, shipped())
-            table(title, held.error, runs, held, split)
-            if name == "configuration" and "worst" in chosen:
-                worst(runs, held.error)
+    if {*TITLES, "worst"} & {*chosen}:
+        held_tables(runs, chosen)
     if "anchors" in chosen:
-        for count in (1, 3):
-            table(f"unseen source, after {count} of its runs", anchored(runs, count), runs)
-    if "later" in chosen:
-        later(read_runs(LATER))
+        cases = cases_of(runs.jobs)
+        stacks = [f"{cases.distinct[i].stack} {cases.distinct[i].hardware}" for i in np.asarray(cases.index)]
+        for title, keys in (("stack", stacks), ("source", list(runs.sources))):
+            for count, (error, inside) in anchored(runs, keys).items():
+                table(f"unseen {title}, after {count} of its runs", runs, error, inside)
     if "speed" in chosen:
         speed(runs)
+
+
+def held_tables(runs: Runs, chosen: Sequence[str]) -> None:
+    """Print the tables of splits."""
+    folds = splits(runs)
+    held = {name: held_out(runs, split, shipped()) for name, split in folds.items()}
+    everything = joined([*held.values()])
+    by = {"source": runs.sources, "gpu": [str(name) for name in runs.jobs.hardware]}
+    for name, title in TITLES.items():
+        if name in chosen:
+            some = held[name]
+            error, inside = np.full(runs.jobs.count, np.nan), np.zeros((2, runs.jobs.count), dtype=bool)
+            error[some.row], inside[:, some.row] = some.error, held_inside(runs, some, everything, folds[name])
+            table(f"unseen {title}", runs, error, inside, by.get(name, ()))
+    if "worst" in chosen:
+        worst(runs, held["configuration"].error)
 
 
 def worst(runs: Runs, error: Numbers) -> None:

@@ -100,7 +100,9 @@ def _deviation(parameters: Parameters, name: str) -> float:
 
 
 def _free(count: int, jobs: Jobs) -> Callable[[str], bool]:
-    """Return whether a parameter is refined by so many runs. Of a stack's offsets only the finest."""
+    """Return whether a parameter is refined by so many runs. Of a stack's offsets only the finest;
+    what all of its software share stays."""
     begins = tuple(begin for least, names in REFINED if count >= least for begin in names)
     machines = {f"stack:{c.stack},hardware:{c.hardware},kind:{c.kind}" for c in cases_of(jobs).distinct}
-    return lambda name: name.startswith(begins) and (not name.startswith("stack:") or name in machines)
+    own = {name for name in machines if name.startswith(begins)}
+    return lambda name: name in own or (name.startswith(begins[1:]) and "_software." not in name)

@@ -142,7 +142,7 @@ def stack(framework: str, date: str) -> str:
         release = _RELEASE.search(date) or _RELEASE.search(framework)
         return f"mlperf-{release[1]}" if release else "mlperf"
     name = re.sub(r"\(.*?\)", "", framework).strip()
-    stated = re.search(r"(?<![\w.])v?\d[\w.]*$", name)
+    stated = re.search(r"(?<![\w.])(?:v?|core)\d[\w. ]*$", name)
     family = (name[: stated.start()] if stated else name).partition("/")[0]
     family = re.sub(r"[^a-z0-9]+", "_", family.lower()).strip("_")
     in_date = _RELEASE.fullmatch(date.strip())

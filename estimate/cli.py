@@ -44,7 +44,7 @@ ESTIMATE = Command(
         "--explain": "the parts of a step as bars, the roofline of each module, and what moves the step time",
         "--json": "every figure with unit, source and interval",
     },
-    output="write it as a record, which compare shows beside measured runs",
+    output="here: write it as a record, which compare shows beside measured runs, and as a page",
     examples=(
         "model=llama31_70b hardware=mi300x nodes=8",
         "model=llama31_8b hardware=b200 precision=fp8 --explain",
@@ -89,15 +89,16 @@ SEARCH = replace(
     summary="Predict every valid layout of a model, GPUs and batch; the ten best, and why the next ones lose.",
     keys=(*KEYS, _CALIBRATED, *_SEARCHED),
     switches=JSON,
-    output="",
+    output="here: the page to write, with a picture of the layouts that no other beats",
     examples=(
         "model=llama31_70b hardware=mi300x nodes=8",
-        "model=llama31_70b hardware=b200,mi355x nodes=8 objective=cost",
+        "model=llama31_70b hardware=b200,mi355x nodes=8 objective=cost -o layouts.html",
     ),
 )
 PLAN = replace(
     SEARCH,
     name="estimate plan",
+    output="",
     summary="A whole training on the best layout of each candidate: days, cost, energy, CO2, failures, scaling.",
     examples=("model=llama31_70b hardware=h100,mi300x nodes=64 tokens=15T carbon=FRA",),
 )
@@ -156,6 +157,10 @@ def search(argv: Sequence[str] | None = None) -> int:
     terms = _terms(arguments)
     found = searched(_requests(arguments.others), terms, *_wanted(arguments))
     words = arguments.others
+    if arguments.output is not None:
+        from estimate.page import write_search
+
+        write_search(arguments.output, found, terms, search_text.lines(found, terms, words))
     _print(arguments, lambda: search_text.to_json(found, words), lambda: search_text.lines(found, terms, words))
     return 0
 
@@ -300,6 +305,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.output is not None:
         with writing(arguments.output):
             write(result.record(), arguments.output)
+        from estimate.page import write_estimate
+
+        write_estimate(arguments.output / "estimate.html", result, _lines(result, terms, notes, True))
     about = (result, terms, notes, "--explain" in arguments.switches)
     _print(arguments, lambda: _object(*about), lambda: _lines(*about))
     return 0

@@ -20,6 +20,8 @@ from estimate.step_time import OFFSETS, Case, cases_of, step_time, vendor_of
 SCATTER = 0.05
 """Standard deviation of the logarithm of a measured time that the model cannot explain: that of repeats of one
 configuration by others, with what the formulas leave out."""
+REACHED = ("seq_length", "world_size", "expert_model_parallel_size")
+"""Columns of jobs beyond whose largest value an interval is wider."""
 _STEP = 1e-4  # of a parameter in units of its prior's deviation, for derivatives
 _MOST_STEPS = 25
 
@@ -56,7 +58,8 @@ def fit(
     known = priors(parameters)
     problem = problem_of(jobs, known)
     found, jacobian = solved(jobs, np.log(measured_step_time_s), weights(groups) / SCATTER, known, problem)
-    return msgspec.structs.replace(with_values(known, problem, found, jacobian), source=source)
+    reach = {name: float(np.max(getattr(jobs, name))) for name in REACHED}
+    return msgspec.structs.replace(with_values(known, problem, found, jacobian), source=source, reach=reach)
 
 
 def solved(
@@ -95,7 +98,7 @@ def priors(parameters: Parameters) -> Parameters:
         for name, value in parameters.values.items()
         if value.prior is not None
     }
-    return msgspec.structs.replace(parameters, values=values, offsets={}, errors={}, measured=())
+    return msgspec.structs.replace(parameters, values=values, offsets={}, errors={}, measured=(), reach={})
 
 
 def _soft(error: Numbers) -> Numbers:
@@ -121,6 +124,9 @@ def names_of(case: Case) -> dict[str, str]:
         "gemm_vendor": f"gemm_vendor.{vendor}",
         "attention_efficiency": f"attention_efficiency.{gpu}",
         "attention_efficiency_vendor": f"attention_efficiency_vendor.{vendor}",
+        "attention_software": f"attention_software.{case.software}",
+        "exposed_tensor_software": f"exposed_tensor_software.{case.software}",
+        "host_link": f"host_link.{gpu}",
         "host": f"host.{gpu}",
         "host_vendor": f"host_vendor.{vendor}",
     }

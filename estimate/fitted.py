@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from conf.errors import blamed
+from conf.errors import ConfigError, Problem, blamed
 from conf.vocabulary import read_yaml
 
 SHIPPED = Path(__file__).with_name("parameters.yaml")
@@ -44,10 +44,19 @@ class Error(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     half_95: float
 
 
+class Distance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """By which factors the intervals of 80 and 95 % are wider for jobs at a distance from measured ones. n: jobs at it
+    whose errors are known."""
+
+    n: int
+    by: tuple[float, float]
+
+
 class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     """All parameters. values: by KIND or KIND.PART.PART. offsets: factors on a step by what the job has in common with
     measured ones (OFFSETS of estimate/step_time.py). errors: by class of jobs (estimate/predict.py). measured: the
-    GEMM efficiencies that measured jobs use. source: what they were fitted to."""
+    GEMM efficiencies that measured jobs use. distances: by DISTANCES of predict.py. reach: the largest of some columns
+    of the measured jobs. source: what they were fitted to."""
 
     source: str
     kinds: Mapping[str, Kind]
@@ -55,6 +64,8 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=T
     offsets: Mapping[str, Value] = {}
     errors: Mapping[str, Error] = {}
     measured: tuple[str, ...] = ()
+    distances: Mapping[str, Distance] = {}
+    reach: Mapping[str, float] = {}
 
     def of(self, kind: str, *parts: str) -> float:
         """Return a parameter's value, by its prior where it was never fitted."""
@@ -69,7 +80,11 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=T
 def read(path: Path) -> Parameters:
     """Return the parameters of a file. ConfigError: it cannot be used."""
     with blamed(str(path), "cannot be used as parameters"):
-        return msgspec.convert(read_yaml(path), Parameters, strict=False)
+        known = msgspec.convert(read_yaml(path), Parameters, strict=False)
+    if not known.distances or not known.errors:
+        what = "cannot be used as parameters: it does not say how wrong they are (of another version?)"
+        raise ConfigError(Problem(str(path), what, hint="write it again by `estimate calibrate` or `estimate fit`"))
+    return known
 
 
 @cache

@@ -40,7 +40,8 @@ class Jobs:
     release (nemo-25.04), the framework alone where its release is unknown, "" where both are. hardware: the name in
     conf/hardware. cuda_graphs: share of the layers in graphs. flex_dispatcher: tokens go to experts by one that sends
     each to a GPU once (DeepEP, HybridEP), not by plain all-to-all. overlapped_experts: their exchange overlaps other
-    micro-batches. nan: unknown. mesh_links: links of a GPU that lead to one other each; 0 behind a switch."""
+    micro-batches. nan: unknown. mesh_links: links of a GPU that lead to one other each; 0 behind a switch.
+    all_reduce_gain: by how much switches that add up speed an all-reduce."""
 
     # the model
     num_layers: Numbers
@@ -112,6 +113,7 @@ class Jobs:
     link_bandwidth: Numbers
     gpus_per_domain: Numbers
     mesh_links: Numbers
+    all_reduce_gain: Numbers = field(default_factory=lambda: np.array(1.0))
     transposes_fp8: Numbers = field(default_factory=lambda: np.array(1.0))
     gpus_per_node: Numbers
     nic_bandwidth: Numbers
@@ -169,10 +171,21 @@ def columns_of_hardware(device: Hardware, precision: str) -> dict[str, float | s
     mesh = (device.gpus_per_domain or 1) * packages - 1 if device.link == "xGMI" else 0
     known = {name: peak[1] * 1e12 if peak else np.nan for name, peak in peaks.items()}
     known |= {name: value * unit if value is not None else np.nan for name, (value, unit) in rates.items()}
+    gain = _NVLS.get(device.architecture or "", 1.0) if (device.gpus_per_domain or 0) >= 8 else 1.0
     in_one_order = float(device.architecture not in _ANY_ORDER)
-    return {**known, "hardware": device.name, "mesh_links": float(mesh), "transposes_fp8": in_one_order}
+    return {
+        **known,
+        "hardware": device.name,
+        "mesh_links": float(mesh),
+        "all_reduce_gain": gain,
+        "transposes_fp8": in_one_order,
+    }
 
 
+_NVLS = {"sm_90": 1.31, "sm_100": 1.23, "sm_103": 1.23}
+"""By how much an all-reduce is faster where NVLink's switches add up (NVLS), by architecture: bus bandwidth on 8 GPUs
+with it by that without, 480 GB/s by 365.6 on H200, 838 by 682.2 on B200 (nccl-tests in stas00/ml-engineering@744d01e,
+network/README.md, and Azure/AI-benchmarking-guide@8fd0c6e); that of B300 is taken to be B200's."""
 _ANY_ORDER = ("sm_100", "sm_103")
 """Architectures whose fp8 matrix products take operands in any order (TransformerEngine, pytorch/utils.py,
 is_non_tn_fp8_gemm_supported)."""

@@ -14,14 +14,16 @@ from estimate.rows import Row, jobs_of, table_rows
 
 SHIPPED = Path(__file__).parents[1] / "conf" / "tables" / "measured.csv"
 STEP_TIME = "step_time_used_s"
+_OF_THE_LAYOUT = ("tp", "pp", "vp", "cp", "ep", "dp", "mbs", "gbs", "seq", "precision", "recompute", "fsdp_zero")
 _MAY_LACK = frozenset({"recompute"})  # a source that states its layout and no recomputation has none
 
 
 def usable(row: Row) -> bool:
     """Return whether a row decides anything: its step time is known, it is not of confidence C, and nothing that a time
-    follows from was put in by default."""
+    follows from was put in by default or is marked as a guess."""
     cells = row.cells
-    known = row.job is not None and row.missing <= _MAY_LACK
+    guessed = any("?" in cells.get(name, "") for name in _OF_THE_LAYOUT)
+    known = row.job is not None and row.missing <= _MAY_LACK and not guessed
     return known and _seconds(row) > 0 and cells.get("confidence", "A") != "C"
 
 
@@ -33,10 +35,10 @@ def _seconds(row: Row) -> float:
 
 
 def runs_of(rows: Sequence[Row]) -> Runs:
-    """Return the runs of usable rows."""
+    """Return the runs of usable rows. All rounds of MLPerf (mlperf-v5.0) are one source."""
     cells = [row.cells for row in rows]
     alike = tuple((c.get("source_group"), c["gpu"], c["model"], c.get("precision")) for c in cells)
-    sources = tuple(c.get("source_group") or c.get("source") or "" for c in cells)
+    sources = tuple((c.get("source_group") or c.get("source") or "").partition("-v")[0] for c in cells)
     jobs = jobs_of([row.job for row in rows if row.job])
     return Runs(jobs, np.array([_seconds(row) for row in rows]), alike, sources)
 

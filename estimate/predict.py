@@ -7,19 +7,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from conf.facts import hardware
 from estimate.fitted import Parameters, shipped
 from estimate.jobs import Jobs, Numbers
-from estimate.step_time import OFFSETS, Case, Cases, Parts, cases_of, step_time, vendor_of
+from estimate.step_time import OFFSETS, Case, Parts, cases_of, step_time, vendor_of
 
-UNKNOWN_GPU = 1.5
-UNKNOWN = (1.0, 2.0, 2.2, 2.8)
-"""Factors on the width by what was measured before: the model on that GPU by the framework; the stack on that GPU; the
-framework; nothing of it. They were read off the errors of unseen configurations and sources."""
-LONG = 1.5
-LONGEST, LARGEST, MOST_EXPERT_RANKS = 131072, 16384, 64
-"""The longest sequence, most GPUs and most ranks that experts were measured on: beyond any, LONG is a factor."""
+NEAREST = (
+    ("model", "this model", ("stack", "hardware", "kind")),
+    ("release", "any {kind} job of that release", ("framework",)),
+    ("framework", "any job of that framework", ("software",)),
+    ("software", "any job of that software", ()),
+)
+"""Distances of a job from measured ones: a name, what nobody measured, and what somebody did (OFFSETS)."""
+GPU, REACH = "gpu", "reach"
+DISTANCES = (*(name for name, *_ in NEAREST), GPU, REACH)
+"""All distances. gpu: no run on it in that precision; reach: a longer sequence, more GPUs or more ranks of experts than
+of any run. By how much each widens an interval is measured (estimate/held_out.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +62,9 @@ def predict(jobs: Jobs, parameters: Parameters | None = None) -> Prediction:
     parts, cases = step_time(jobs, known), cases_of(jobs)
     total = parts.total
     names = [class_of(known, case) for case in cases.distinct]
-    errors = [known.errors[name] for name in names]
-    notes = [_unmeasured(known, case) for case in cases.distinct]
-    wide = width(jobs, known)
-    near, far = (
-        np.exp(wide * cases.spread(half))
-        for half in ([error.half_80 for error in errors], [error.half_95 for error in errors])
-    )
-    spread = _index(cases, total.size)
+    notes = [_why(known, case) for case in cases.distinct]
+    near, far = np.exp(half_widths(jobs, known))
+    spread = [0] * total.size if cases.index is None else cases.index.tolist()
     return Prediction(
         total,
         total / near,
@@ -72,36 +72,51 @@ def predict(jobs: Jobs, parameters: Parameters | None = None) -> Prediction:
         total / far,
         total * far,
         tuple(names[i] for i in spread),
-        np.broadcast_to(cases.spread([float(error.n) for error in errors]), total.shape),
-        tuple(notes[i][1] for i in spread),
+        np.broadcast_to(cases.spread([float(known.errors[name].n) for name in names]), total.shape),
+        tuple(notes[i] for i in spread),
         parts,
     )
 
 
-def _index(cases: Cases, size: int) -> Sequence[int]:
-    return [0] * size if cases.index is None else cases.index.tolist()
-
-
-def width(jobs: Jobs, known: Parameters) -> Numbers:
-    """Return by how much the intervals of jobs are wider than those of what was measured nearly so."""
+def half_widths(jobs: Jobs, known: Parameters) -> Numbers:
+    """Return half the widths of the intervals of 80 and 95 % of the logarithm of the step time, shape (2, n)."""
     cases = cases_of(jobs)
-    return cases.spread([_unmeasured(known, case)[0] for case in cases.distinct]) * _beyond(jobs)
+    halves = [_half_width(known, class_of(known, case), far(known, case)) for case in cases.distinct]
+    both = np.stack([cases.spread([half[level] for half in halves]) for level in (0, 1)])
+    reach = np.array(known.distances[REACH].by if REACH in known.distances else (1.0, 1.0))
+    wider = np.where(beyond(jobs, known), reach[:, None], 1.0)
+    return np.asarray(np.broadcast_to(both.reshape(2, -1) * wider, (2, jobs.count)))
 
 
-def _unmeasured(known: Parameters, case: Case) -> tuple[float, tuple[str, ...]]:
-    """Return by how much an interval is wider for what was not measured, and why."""
-    there = [name in known.offsets for name in case.offsets] or [False] * len(OFFSETS)
-    nearest = [there[-1], there[OFFSETS.index(("stack", "hardware", "kind"))], there[0], True].index(True)
-    what = ("", "this model", f"any {case.kind} job of that release", "any job of that framework")[nearest]
+def _half_width(known: Parameters, name: str, distances: Sequence[str]) -> tuple[float, float]:
+    near, wide = known.errors[name].half_80, known.errors[name].half_95
+    for distance in distances:
+        by_80, by_95 = known.distances[distance].by
+        near, wide = near * by_80, wide * by_95
+    return near, wide
+
+
+def far(known: Parameters, case: Case) -> tuple[str, ...]:
+    """Return the distances of a case from the jobs that the parameters are fitted to; none of what is like them."""
+    there = dict(zip(OFFSETS, (name in known.offsets for name in case.offsets), strict=False))
+    nearest = () if there.get(OFFSETS[-1]) else (next(n for n, _, level in NEAREST if not level or there.get(level)),)
+    unknown = f"gemm_efficiency.{case.hardware}.{case.precision}" not in known.measured
+    return (*nearest, *((GPU,) if unknown else ()))
+
+
+def _why(known: Parameters, case: Case) -> tuple[str, ...]:
+    """Return why the interval of a case is wider."""
+    distances = far(known, case)
     stack = f"{case.stack or 'an unnamed stack'} on {case.hardware} in {case.precision}"
-    factor, notes = UNKNOWN[nearest], [f"{stack}: nobody measured {what}"] if nearest else []
-    if f"gemm_efficiency.{case.hardware}.{case.precision}" not in known.measured:
-        factor *= UNKNOWN_GPU
+    notes = [f"{stack}: nobody measured {what}" for name, what, _ in NEAREST if name in distances]
+    if GPU in distances:
         notes.append(f"no measured run on {case.hardware} in {case.precision}: its efficiency is a prior")
-    return factor, tuple(notes)
+    return tuple(note.format(kind=case.kind) for note in notes)
 
 
-def _beyond(jobs: Jobs) -> Numbers:
-    """Return by how much intervals are wider for sequences, clusters and groups of experts beyond measured ones."""
-    far = np.where(jobs.seq_length > LONGEST, LONG, 1.0) * np.where(jobs.world_size > LARGEST, LONG, 1.0)
-    return np.asarray(far * np.where(jobs.expert_model_parallel_size > MOST_EXPERT_RANKS, LONG, 1.0))
+def beyond(jobs: Jobs, known: Parameters) -> NDArray[np.bool_]:
+    """Return which jobs have a longer sequence, more GPUs or more ranks of experts than any that was measured."""
+    longer = np.zeros(jobs.count, dtype=bool)
+    for name, most in known.reach.items():
+        longer |= getattr(jobs, name) > most
+    return longer

@@ -15,12 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conf.facts import hardware
+from estimate.cells import spellings
 from estimate.fitted import Parameters
 from estimate.jobs import Jobs, Numbers
 
 CHUNK = 8192  # jobs whose arrays stay in a core's cache
 BF16 = 2  # bytes
 OFFSETS = (
+    ("software",),
+    ("software", "kind"),
+    ("software", "hardware", "precision", "kind"),
     ("framework",),
     ("framework", "kind"),
     ("stack", "kind"),
@@ -31,6 +35,8 @@ OFFSETS = (
 )
 """Jobs that have these in common share a factor: from all of a framework to one model on one GPU."""
 A100 = 312e12  # FLOP/s to which the sizes that halve a matrix product's rate belong
+NVLS_RANKS = 5
+"""Ranks from which NCCL adds up in the switches (stas00/ml-engineering@744d01e, network/README.md: from 5 on H200)."""
 _NORM = 4  # of launching and computing side by side, of which the slower counts
 _NORM_OF_HOST = 1  # a CPU that launches does not compute meanwhile
 
@@ -79,6 +85,11 @@ class Case(NamedTuple):
         return self.stack.partition("-")[0]
 
     @property
+    def software(self) -> str:
+        """Return what the framework is built on, whose kernels and collectives it has; itself where that is nothing."""
+        return software_of(self.framework)
+
+    @property
     def kind(self) -> str:
         """Return dense, moe or lora."""
         return "lora" if self.trained == "lora" else "moe" if self.model & 0xFFF else "dense"
@@ -88,6 +99,12 @@ class Case(NamedTuple):
         """Return the names of its offsets; nothing is known of a stack that nobody names."""
         levels = OFFSETS if self.stack else ()
         return tuple(",".join(f"{part}:{getattr(self, part)}" for part in level) for level in levels)
+
+
+@cache
+def software_of(framework: str) -> str:
+    """Return the library below a framework (spellings.yaml)."""
+    return next((name for name, built in spellings()["software"].items() if framework in built), framework)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +186,7 @@ class _Rates(NamedTuple):
     attention: Numbers
     memory: Numbers
     nic: Numbers
+    host: Numbers
     launch: Numbers
     offset: Numbers
     power: Numbers
@@ -182,7 +200,8 @@ def _rates(j: Jobs, p: Parameters, cases: Cases) -> _Rates:
             [matrix_efficiency(p, case.hardware, precision or case.precision) for case in cases.distinct]
         )
 
-    attention = cases.spread([per_gpu(p, "attention_efficiency", case.hardware) for case in cases.distinct])
+    attention = cases.spread([attention_efficiency(p, case) for case in cases.distinct])
+    host = cases.spread([p.of("host_link", case.hardware) for case in cases.distinct])
     launch = cases.spread([per_gpu(p, "host", case.hardware) for case in cases.distinct])
     nominal = cases.spread([nominal_power_w(case.hardware) for case in cases.distinct])
     offset = cases.spread([offset_of(p, case) for case in cases.distinct])
@@ -194,6 +213,7 @@ def _rates(j: Jobs, p: Parameters, cases: Cases) -> _Rates:
         attention=j.peak_bf16_flops * attention * power,
         memory=j.memory_bandwidth * p.of("memory_efficiency"),
         nic=j.nic_bandwidth * p.of("nic_efficiency"),
+        host=host,
         launch=launch,
         offset=offset,
         power=power,
@@ -211,6 +231,11 @@ def matrix_efficiency(p: Parameters, name: str, precision: str) -> float:
     """Return the share of the peak that large matrix products reach, of any GPU the prior of all."""
     shared = p.of("gemm_vendor", vendor_of(name)) * p.of("gemm_precision", precision)
     return shared * p.of("gemm_efficiency", name, precision)
+
+
+def attention_efficiency(p: Parameters, case: Case) -> float:
+    """Return the share of the bf16 peak that attention reaches by the kernels of the case's software."""
+    return per_gpu(p, "attention_efficiency", case.hardware) * p.of("attention_software", case.software)
 
 
 def per_gpu(p: Parameters, kind: str, name: str) -> float:
@@ -273,6 +298,12 @@ class _Maker:
         )
         self.pretrained = cases.spread([float(case.trained != "lora") for case in cases.distinct])
         self.norm = cases.spread([_NORM_OF_HOST if case.hardware == "cpu" else _NORM for case in cases.distinct])
+        self.exposed_tensor = cases.spread(
+            [
+                min(1.0, parameters.of("exposed_tensor") * parameters.of("exposed_tensor_software", case.software))
+                for case in cases.distinct
+            ]
+        )
         self.sizes = (parameters.of("gemm_tokens"), parameters.of("gemm_width"), parameters.of("gemm_width"))
 
     def product(self, m: Numbers, n: Numbers, k: Numbers, rate: Numbers, peak: Numbers) -> Numbers:
@@ -298,6 +329,11 @@ class _Maker:
         inside = np.clip(self.domain / stride, 1.0, ranks)
         link = self.link(np.minimum(ranks, inside))
         return np.where(ranks * stride <= self.domain, link, np.minimum(link, self.rates.nic * inside))
+
+    def all_reduce_gain(self, ranks: Numbers) -> Numbers:
+        """Return by how much faster an all-reduce of neighbours is than its all-gather and reduce-scatter."""
+        switched = (ranks >= NVLS_RANKS) & (ranks <= self.domain)
+        return np.where(switched, self.j.all_reduce_gain, 1.0)
 
     def attention_products(self) -> tuple[Numbers, Numbers]:
         """Return the seconds of an attention's products without and of the up-projections of latent attention."""
@@ -398,11 +434,13 @@ class _Maker:
         return self.p.of(name) * self.rates.launch * (1 - graphs * (1 - self.p.of("graphs_left")))
 
     def tensor_parallel(self, collectives: float) -> Numbers:
-        """Return the exposed seconds of a layer's all-gathers and reduce-scatters (Korthikanti, 4.2.2), one way."""
+        """Return the exposed seconds of a layer's all-gathers and reduce-scatters (Korthikanti, 4.2.2), one way.
+        Without sequence parallelism two of them are one all-reduce, which switches that add up speed."""
         tp = self.tp
         moved = BF16 * self.j.hidden_size * self.tokens * (tp - 1) / tp
-        seconds = moved / self.ring(tp, np.ones(())) + self.p.of("collective_latency") * (tp > 1)
-        return np.where(tp > 1, collectives * self.p.of("exposed_tensor") * seconds, 0.0)
+        gain = np.where(self.j.sequence_parallel > 0, 1.0, self.all_reduce_gain(tp))
+        seconds = moved / (gain * self.ring(tp, np.ones(()))) + self.p.of("collective_latency") * (tp > 1)
+        return np.where(tp > 1, collectives * self.exposed_tensor * seconds, 0.0)
 
     def context_parallel(self) -> Numbers:
         """Return the seconds in which keys and values go around the ring (Liu 2023), one way, before overlap."""
@@ -411,14 +449,14 @@ class _Maker:
         each = np.where(j.mla > 0, latent, 2 * j.num_query_groups * j.kv_channels) / self.tp
         crossing = np.where(self.tp * cp <= self.domain, self.link(cp), self.rates.nic)
         seconds = BF16 * each * self.tokens * (cp - 1) / crossing
-        return np.where(cp > 1, seconds + (cp - 1) * self.p.of("collective_latency"), 0.0)
+        return np.where(cp > 1, seconds + (cp - 1) * self.p.of("send_latency"), 0.0)
 
     def expert_parallel(self) -> Numbers:
         """Return the exposed seconds of dispatch and combine, one way: each token to its experts' ranks, or once to
         each domain that has one of them."""
         j, p, ep = self.j, self.p, self.ep
         flex = np.where(np.isnan(j.flex_dispatcher), p.of("flex_unknown"), j.flex_dispatcher)
-        overlap = np.where(np.isnan(j.overlapped_experts), 0.0, j.overlapped_experts)
+        overlap = np.where(np.isnan(j.overlapped_experts), p.of("overlap_unknown"), j.overlapped_experts)
         span = ep * np.maximum(j.expert_tensor_parallel_size, 1)
         inside = np.minimum(1.0, self.domain / span)
         domains = np.maximum(span / self.domain, 1.0)
@@ -577,7 +615,7 @@ def _pipeline_sends(m: _Maker) -> Numbers:
     j, pp = m.j, m.j.pipeline_model_parallel_size
     moved = BF16 * j.hidden_size * m.own_tokens * j.virtual_pipeline_model_parallel_size
     rate = np.where(j.world_size <= m.domain, m.link(pp), m.rates.nic)
-    seconds = moved / rate + m.p.of("collective_latency") * j.virtual_pipeline_model_parallel_size
+    seconds = moved / rate + m.p.of("send_latency") * j.virtual_pipeline_model_parallel_size
     return np.where(pp > 1, 2 * m.p.of("exposed_pipeline") * j.num_micro_batches * seconds, 0.0)
 
 
@@ -617,5 +655,5 @@ def _offload(m: _Maker) -> Numbers:
     j = m.j
     layers = np.minimum(j.offloaded_layers, j.num_layers)
     moved = 2 * 34 * j.hidden_size * m.tokens / m.tp * layers / j.pipeline_model_parallel_size
-    seconds: Numbers = j.num_micro_batches * m.p.of("exposed_offload") * moved / m.p.of("host_link")
+    seconds: Numbers = j.num_micro_batches * m.p.of("exposed_offload") * moved / m.rates.host
     return seconds

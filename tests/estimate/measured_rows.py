@@ -1,4 +1,7 @@
-"""Choose the rows of conf/tables/measured.csv among those collected in ../shared/data/published_runs.csv.
+"""Choose the rows of conf/tables/measured.csv among those collected in ../shared/data/published_runs.csv, and keep
+those of MLPerf Training v5.1, which are not among them: of mlcommons/training_results_v5.1 the median logged step time,
+or batch / median rate of blocks, without the first one and the evaluation; the layout is of the submitter's only
+configuration whose nodes, batch and accumulation agree.
 
 `UPDATE_GOLDEN=1 pytest tests/estimate/test_fit.py` writes the file."""
 
@@ -8,7 +11,7 @@ import csv
 import io
 from pathlib import Path
 
-from estimate.measured import usable
+from estimate.measured import SHIPPED, usable
 from estimate.rows import table_rows
 
 COLLECTED = Path(__file__).parents[3] / "shared" / "data" / "published_runs.csv"
@@ -18,6 +21,7 @@ COLUMNS = (
     *("vp", "cp", "ep", "dp", "fsdp_zero", "precision", "recompute", "offload_layers", "task", "step_time_used_s"),
     *("confidence", "notes", "source"),
 )
+LATER = "mlperf-v5.1"
 LEFT_OUT = ("vtrain-single",)  # shapes that no model has, on a node that nobody describes
 
 
@@ -30,4 +34,6 @@ def built() -> str:
         if usable(row) and row.cells["source_group"] not in LEFT_OUT:
             notes = row.cells["notes"] if "mtp" in row.cells["notes"] or "dense_layers" in row.cells["notes"] else ""
             writer.writerow({**row.cells, "notes": notes})
+    with SHIPPED.open(newline="", encoding="utf-8") as shipped:
+        writer.writerows(row for row in csv.DictReader(shipped) if row["source_group"] == LATER)
     return file.getvalue()

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
 
+from conf.errors import ConfigError
 from estimate import held_out as splits
 from estimate.calibrate import calibrate
 from estimate.fit import fit, priors, sensitivity
 from estimate.fitted import Parameters, read, shipped, write
 from estimate.held_out import Runs, configurations, errors, folds, held_out
 from estimate.measured import SHIPPED, read_runs
-from estimate.predict import predict
+from estimate.predict import DISTANCES, NEAREST, predict
 from estimate.step_time import step_time
 from tests.estimate.measured_rows import COLLECTED, built
 from tests.estimate.test_step_time import job, many
@@ -106,7 +108,7 @@ def test_three_runs_refine_products_and_six_communication() -> None:
     for count, moved in ((3, {"gemm_efficiency"}), (6, {"gemm_efficiency", "exposed_tensor"})):
         learned = calibrate(shipped(), jobs.take(slice(0, count)), times[:count])
         changed = {
-            n.split(".")[0] for n, v in learned.parameters.values.items() if v.value != shipped().values[n].value
+            n.split(".")[0] for n, v in learned.parameters.values.items() if v.value != shipped().of(*n.split("."))
         }
         assert moved <= changed
         assert all(name == "gemm_efficiency" or name.startswith("exposed_") for name in changed)
@@ -130,8 +132,34 @@ def test_more_peak_means_less_time_in_the_sensitivities() -> None:
 
 def test_intervals_of_simulated_errors_hold_as_many_as_they_say() -> None:
     random = np.random.default_rng(3)
-    held = splits.HeldOut(random.normal(0, 0.1, 4000), (("maker", "kind", "all"),) * 4000, np.ones(4000))
-    known = errors(held)["kind"]
-    fresh = np.abs(random.normal(0, 0.1, 4000))
-    assert np.mean(fresh <= known.half_80) == pytest.approx(0.8, abs=0.03)
-    assert np.mean(fresh <= known.half_95) == pytest.approx(0.95, abs=0.02)
+    far: tuple[tuple[str, ...], ...] = ((),) * 4000 + (("model",),) * 4000 + (("model", "gpu"),) * 4000
+    scales = np.repeat([0.1, 0.25, 0.5], 4000)
+    classes = (("maker", "kind", "all"),) * len(far)
+    held = splits.HeldOut(random.normal(0, scales), np.arange(12000), classes, far)
+    known = errors(held)
+    distances = splits.distances_of(held, known)
+    fresh = splits.HeldOut(random.normal(0, scales), held.row, classes, far)
+    inside = np.abs(fresh.error) <= splits.widths(fresh, known, distances)
+    for level, share in enumerate(splits.LEVELS):
+        for at in (slice(0, 4000), slice(4000, 8000), slice(8000, 12000)):
+            assert np.mean(inside[level, at]) == pytest.approx(share, abs=0.03)
+
+
+def test_what_is_farther_never_has_a_narrower_interval() -> None:
+    known = shipped()
+    by = [known.distances[name].by for name, *_ in NEAREST]
+    assert all(farther >= nearer >= (1, 1) for nearer, farther in pairwise(by)), by
+    assert {*known.distances} == {*DISTANCES}
+
+
+def test_parameters_that_do_not_say_how_wrong_they_are_are_refused(tmp_path: Path) -> None:
+    write(tmp_path / "old.yaml", msgspec.structs.replace(shipped(), distances={}))
+    with pytest.raises(ConfigError, match="how wrong"):
+        read(tmp_path / "old.yaml")
+
+
+def test_a_longer_sequence_than_any_measured_has_a_wider_interval() -> None:
+    known = msgspec.structs.replace(shipped(), reach={"seq_length": 4096.0})
+    within, longer = (predict(job(stack="nemo-25.04.02", seq_length=length), known) for length in (4096.0, 8192.0))
+    ratio = [np.log(each.high_80_s[0] / each.step_time_s[0]) for each in (within, longer)]
+    assert ratio[1] == pytest.approx(ratio[0] * known.distances["reach"].by[0])

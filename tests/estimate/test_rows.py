@@ -149,7 +149,7 @@ def test_recomputation_as_rows_spell_it() -> None:
         ("MLPerf Dell: NGC Pytorch 24.09, NGC HugeCTR 24.09", "MLPerf Training v4.1", "mlperf-4.1"),
         ("llm-foundry/Composer FSDP (torch1.13/2.0)", "2023", "llm_foundry-2023"),
         ("NeMo 24.03", "", "nemo-24.03"),
-        ("Megatron-LM core0.14 TE2.11", "", "megatron_lm_core0_14_te2_11"),
+        ("Megatron-LM core0.14 TE2.11", "", "megatron_lm-core0.14 TE2.11"),
         ("", "", ""),
     ],
 )

@@ -1,0 +1,135 @@
+"""An estimate and a search as a page: bars of a step's parts, and the layouts that no other beats in speed, cost and
+memory as a picture. One file without scripts, which opens anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import NamedTuple
+
+from conf.errors import writing
+from estimate.figures import Estimate
+from estimate.jobs import GB
+from estimate.search import Found, Search
+from estimate.step_time import PARTS
+from metrics.bill import Terms, bill
+from metrics.quantity import shown
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 60em; padding: 0 1em; color: #1c2733; }
+h1 { font-size: 1.4em } h2 { font-size: 1.1em; margin-top: 2em } pre { overflow-x: auto; font-size: 12px }
+svg text { font-size: 12px; fill: #1c2733 } .axis { stroke: #75828f } .bar { fill: #2f6fab } .soft { fill: #75828f }
+.front { fill: #2f6fab; fill-opacity: .55; stroke: #1c2733 }
+"""
+_ROW, _LEFT, _WIDE, _END = 22, 180, 420, 760  # of bars
+_WIDTH, _HEIGHT, _EDGE = 760, 360, 80  # of the picture
+_SMALLEST, _LARGEST = 4.0, 16.0  # radius of a layout that needs none and all of the memory
+
+
+class _Point(NamedTuple):
+    """A layout: tokens/s/GPU, money (or energy), memory in GB, the share of the GPU's memory, and its name."""
+
+    speed: float
+    money: float
+    memory_gb: float
+    share: float
+    name: str
+
+
+def write_estimate(path: Path, result: Estimate, lines: Iterable[str]) -> None:
+    """Write the page of one estimate. lines: its table, as the terminal has it. InputError: it cannot be written."""
+    parts = {name: float(getattr(result.time.parts, name).reshape(-1)[0]) for name in PARTS}
+    memory = result.memory.parts(0)
+    e = result.experiment
+    body = (
+        _titled("The parts of a step", bars(parts, "s")),
+        _titled("Memory of the fullest GPU", bars(memory, "GB", 1 / GB)),
+        _titled("All figures", f"<pre>{escape(chr(10).join(lines))}</pre>"),
+    )
+    _write(path, f"{e.model.name} on {e.layout.world_size} × {e.hardware.spelled}, {e.layout} (estimated)", body)
+
+
+def write_search(path: Path, result: Search, terms: Terms, lines: Iterable[str]) -> None:
+    """Write the page of a search. InputError: it cannot be written."""
+    best = result.best[0]
+    body = (
+        _titled("Not beaten in speed, cost and memory at once", picture(result.front, terms)),
+        _titled(f"The parts of a step of the best, {best.estimate.experiment.layout}", bars(best.parts, "s")),
+        _titled("All figures", f"<pre>{escape(chr(10).join(lines))}</pre>"),
+    )
+    labels = ", ".join(space.label for space in result.spaces)
+    _write(path, f"{result.spaces[0].layouts.request.model.name} on {labels}: layouts (estimated)", body)
+
+
+def bars(parts: Mapping[str, float], unit: str, scale: float = 1.0) -> str:
+    """Return a bar for each part, the largest first, as SVG."""
+    rows = sorted(((name, value) for name, value in parts.items() if value > 0), key=lambda row: -row[1])
+    whole = sum(value for _, value in rows)
+    drawn = []
+    for at, (name, value) in enumerate(rows):
+        y, length = at * _ROW, _WIDE * value / rows[0][1]
+        text = f"{shown(value * scale, 3)} {unit}, {100 * value / whole:.1f} %"
+        drawn.append(f'<text x="{_LEFT - 8}" y="{y + 15}" text-anchor="end">{escape(name.replace("_", " "))}</text>')
+        drawn.append(f'<rect class="bar" x="{_LEFT}" y="{y + 3}" width="{length:.1f}" height="{_ROW - 6}"/>')
+        drawn.append(f'<text x="{_LEFT + length + 8:.1f}" y="{y + 15}">{escape(text)}</text>')
+    return _svg(_END, _ROW * len(rows), drawn)
+
+
+def picture(front: Sequence[Found], terms: Terms) -> str:
+    """Return the layouts as circles, as SVG: to the right is faster, down is cheaper, larger needs more memory."""
+    priced = all(bill(found.estimate.option, terms)["total"].value is not None for found in front)
+    points = [_point(found, terms, "total" if priced else "energy_mwh") for found in front]
+    unit = terms.prices.currency if priced else "MWh"
+    xs, ys = _scale([p.speed for p in points], 1), _scale([p.money for p in points], -1)
+    drawn = [
+        f'<path class="axis" fill="none" d="M {_EDGE} 10 V {_HEIGHT - 40} H {_WIDTH - 10}"/>',
+        f'<text x="{_WIDTH - 10}" y="{_HEIGHT - 4}" text-anchor="end">tokens/s/GPU; a larger circle needs more of the '
+        f"GPU's memory</text>",
+        f'<text class="soft" x="4" y="{_HEIGHT - 4}">{escape(unit)} for {terms.tokens:g} tokens</text>',
+    ]
+    for point, x, y in sorted(zip(points, xs, ys, strict=True), key=lambda row: -row[0].share):
+        radius = _SMALLEST + (_LARGEST - _SMALLEST) * min(point.share, 1.0)
+        about = (
+            f"{point.name}: {shown(point.speed)} tokens/s/GPU, {shown(point.money)} {unit}, {point.memory_gb:.1f} GB"
+        )
+        circle = f'<circle class="front" cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}">'
+        drawn.append(f"{circle}<title>{escape(about)}</title></circle>")
+    for one, at in ((min(points, key=lambda p: p.speed), "start"), (max(points, key=lambda p: p.speed), "end")):
+        x = xs[points.index(one)]
+        drawn.append(f'<text x="{x:.1f}" y="{_HEIGHT - 24}" text-anchor="{at}">{shown(one.speed)}</text>')
+    for one in {min(points, key=lambda p: p.money), max(points, key=lambda p: p.money)}:
+        drawn.append(
+            f'<text x="{_EDGE - 6}" y="{ys[points.index(one)]:.1f}" text-anchor="end">{shown(one.money)}</text>'
+        )
+    return _svg(_WIDTH, _HEIGHT, drawn)
+
+
+def _point(found: Found, terms: Terms, money: str) -> _Point:
+    e, taken = found.estimate.experiment, float(found.space.memory_bytes[found.index])
+    speed = found.estimate.figures["tokens_per_s_per_gpu"].value or 0.0
+    name = f"{e.layout}, micro-batch {e.training.micro_batch_size}, {found.space.label}"
+    cost = bill(found.estimate.option, terms)[money].value or 0.0
+    return _Point(speed, cost, taken / GB, taken / found.space.room_bytes, name)
+
+
+def _scale(values: Sequence[float], direction: int) -> list[float]:
+    """Return places on an axis of which the least and the largest value are the ends; direction -1: from below up."""
+    low, high = min(values), max(values)
+    near, far = (_EDGE + 30, _WIDTH - 40) if direction > 0 else (_HEIGHT - 70, 40)
+    return [near + (far - near) * ((value - low) / (high - low) if high > low else 0.5) for value in values]
+
+
+def _svg(width: int, height: int, drawn: Sequence[str]) -> str:
+    return f'<svg viewBox="0 0 {width} {height}" width="100%" role="img">{"".join(drawn)}</svg>'
+
+
+def _titled(title: str, content: str) -> str:
+    return f"<h2>{escape(title)}</h2>{content}"
+
+
+def _write(path: Path, title: str, body: Sequence[str]) -> None:
+    head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title><style>{_STYLE}</style>'
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{head}<h1>{escape(title)}</h1>{''.join(body)}</html>\n", encoding="utf-8")

@@ -1,0 +1,44 @@
+"""The pages of an estimate and of a search: what stands in them is what was predicted."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from estimate.cli import main
+from estimate.page import bars
+
+CASE = ("model=llama31_8b", "hardware=h100", "nodes=1")
+
+
+def test_bars_are_as_long_as_their_parts() -> None:
+    drawn = bars({"small": 1.0, "large <b>": 4.0, "none": 0.0}, "s")
+    lengths = [float(text) for text in re.findall(r'class="bar"[^>]* width="([\d.]+)"', drawn)]
+    assert len(lengths) == 2 and lengths[0] == pytest.approx(4 * lengths[1], rel=1e-3)
+    assert "large &lt;b&gt;" in drawn and "80.0 %" in drawn
+
+
+def test_an_estimate_has_its_page_beside_its_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*CASE, "-o", str(tmp_path / "own")]) == 0
+    printed, page = capsys.readouterr().out, (tmp_path / "own" / "estimate.html").read_text("utf-8")
+    speed = next(line for line in printed.splitlines() if line.startswith("speed")).split()[1]
+    assert speed in page and "tensor parallel" in page and page.count('class="bar"') > 10
+
+
+def test_a_search_draws_every_layout_that_no_other_beats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "layouts.html"
+    assert main(["search", *CASE, "-o", str(page)]) == 0
+    counted = re.search(
+        r"not beaten in speed, cost and memory at once(?:, \d+ of (\d+) shown)?", page.read_text("utf-8")
+    )
+    assert counted
+    circles = page.read_text("utf-8").count("<circle")
+    assert circles == int(counted[1]) if counted[1] else 0 < circles <= 12
+
+
+def test_a_page_that_cannot_be_written_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    assert main(["search", *CASE, "-o", str(tmp_path / "file" / "layouts.html")]) == 2
+    assert "Traceback" not in capsys.readouterr().err
