@@ -14,7 +14,7 @@ VENV := .venv
 PIP := $(VENV)/bin/python -m pip
 INDEXES := $(if $(INDEX),--index-url $(INDEX)) $(if $(EXTRA_INDEX),--extra-index-url $(EXTRA_INDEX))
 
-.PHONY: help install demo test quick drills npm test-layouts test-slurm test-wheel docs test-nvidia rehearse nemo bridge bridge-recipes check wheel clean
+.PHONY: help install demo test quick drills npm test-layouts test-slurm test-wheel docs test-nvidia rehearse nemo bridge bridge-recipes stacks test-stacks check wheel clean
 help:
 	@echo "make demo     train a small Llama under two layouts, three times each, and compare them (MODEL=moe_tiny: a MoE; DATA=tiny: on English)"
 	@echo "make quick    the tests that a change needs most, in two minutes"
@@ -29,6 +29,8 @@ help:
 	@echo "make nemo     .venv-nemo with NeMo, for framework=nemo framework.python=.venv-nemo/bin/python"
 	@echo "make bridge   .venv-bridge with Megatron-Bridge 0.3.1, on top of .venv-nemo"
 	@echo "make bridge-recipes  .venv-bridge-recipes, which builds the recipes of a checkout of Megatron-Bridge 0.6.0 (tprimat recipes import)"
+	@echo "make stacks   .venv-stacks with Hugging Face's Trainer and DeepSpeed, for framework=hf and framework=deepspeed"
+	@echo "make test-stacks  both train on this CPU as the embedded engine does (installs 230 MB)"
 	@echo "make check    ruff, mypy, shellcheck, shfmt"
 	@echo "make install  .venv with the embedded engine;  make wheel: dist/*.whl;  make clean: remove .venv, .venv-nemo, .venv-bridge and dist"
 
@@ -131,6 +133,21 @@ $(BRIDGE_RECIPES)/.installed: $(NEMO)/.installed requirements/bridge_recipes.txt
 
 bridge-recipes: $(BRIDGE_RECIPES)/.installed
 
+# Trainer and DeepSpeed, on top of the packages of .venv
+STACKS := .venv-stacks
+
+$(STACKS)/.installed: $(VENV)/.embedded requirements/stacks.txt
+	$(PYTHON) -m venv $(STACKS)
+	$(VENV)/bin/python $(SITE) > "$$($(STACKS)/bin/python $(SITE))/embedded.pth"
+	$(STACKS)/bin/python -m pip install --quiet $(INDEXES) -r requirements/stacks.txt
+	@touch $@
+
+stacks: $(STACKS)/.installed
+
+test-stacks: $(VENV)/.dev
+	-$(MAKE) stacks
+	$(VENV)/bin/python -m pytest -rs -m stacks --durations=5 tests/plain
+
 # where the packages cannot be had, the tests are skipped by name
 test-nvidia rehearse: WORKERS := 2
 test-nvidia: $(VENV)/.dev
@@ -152,4 +169,4 @@ wheel: $(VENV)/.dev
 	$(PIP) wheel --quiet --no-deps --wheel-dir dist $(INDEXES) .
 
 clean:
-	rm -rf $(VENV) $(NEMO) $(BRIDGE) $(BRIDGE_RECIPES) dist site
+	rm -rf $(VENV) $(NEMO) $(BRIDGE) $(BRIDGE_RECIPES) $(STACKS) dist site

@@ -86,10 +86,11 @@ class Assignments:
 
 
 @cache
-def table(framework: str) -> Table:
-    """Return the framework's column of the vocabulary and its launchers/settings/FRAMEWORK.yaml, where there is one.
+def table(framework: str, shared: str | None = None) -> Table:
+    """Return the framework's column of the vocabulary and its launchers/settings/FRAMEWORK.yaml, where there is one, or
+    that of `shared`, which several frameworks have in common.
     Raises what an entry that is not as the vocabulary's head says comes to; it is named."""
-    file = FOLDER / f"{framework}.yaml"
+    file = FOLDER / f"{shared or framework}.yaml"
     raw: dict[str, Any] = dict(read_yaml(file)) if file.exists() else {}
     own = raw.pop("settings", {})
     settings = {}

@@ -4,18 +4,9 @@ from __future__ import annotations
 
 from measure.cases import Standard
 
-_KEYS = (
+_SIZES = (
     *("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "kv_channels"),
-    *(
-        "padded_vocab_size",
-        "norm_epsilon",
-        "rotary_base",
-        "adam_beta1",
-        "adam_beta2",
-        "weight_decay",
-        "lr",
-        "clip_grad",
-    ),
+    *("padded_vocab_size", "norm_epsilon", "rotary_base"),
 )
 _OF_GPU = ("llama32_1b", (1, 4), (2048, 8192))
 _OF_CPU = ("llama_tiny", (1, 4, 16), (64, 128, 256))
@@ -24,6 +15,7 @@ _OF_CPU = ("llama_tiny", (1, 4, 16), (64, 128, 256))
 def standard(accelerator: bool) -> Standard:
     """Return the standard model of GPUs or of CPUs, in plain PyTorch (launchers/ranks/plain_llama.py)."""
     from conf import load_experiment
+    from conf.vocabulary import vocabulary
     from launchers.frameworks.megatron import settings
     from metrics.flops import flops_per_token
     from metrics.shape import shape_of_model
@@ -32,7 +24,8 @@ def standard(accelerator: bool) -> Standard:
     e = load_experiment("platform=cpu", f"model={name}", f"training.seq_length={max(sequences)}")
     known, shape = settings(e), shape_of_model(e.model)
     flops = {seq: flops_per_token(shape, seq) for seq in sequences}
-    return Standard(name, {key: known[key] for key in _KEYS}, batches, flops, _parameters(known))
+    optimizer = [key for key, row in vocabulary().items() if row.kind == "optimizer" and key in known]
+    return Standard(name, {key: known[key] for key in (*_SIZES, *optimizer)}, batches, flops, _parameters(known))
 
 
 def _parameters(s: dict[str, int]) -> int:

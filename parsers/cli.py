@@ -61,7 +61,9 @@ PARSE = Command(
     words_help="a log, a folder (its logs are recognised by content; default: this one), or -",
     keys=(
         Key("power", "power samples of the run", Path, example="power.csv"),
-        Key("dialect", "read as this dialect, whatever the content", choices=lambda: sorted(DIALECTS), example="hf"),
+        Key(
+            "dialect", "read as this dialect, whatever the content", choices=lambda: sorted(DIALECTS), example="nanogpt"
+        ),
     ),
     others="what the log does not say: model=llama31_8b hardware=h100 and any setting, marked as given",
     known=given_keys,

@@ -127,7 +127,7 @@ def set_weights(model: Any, seed: int) -> None:
                 continue
             split = split_of(parameter, own)
             shape = tuple(n * (split.size if dim == split.dim else 1) for dim, n in enumerate(parameter.shape))
-            values = full_matrix(own, shape, _std(own, config), seed)
+            values = full_matrix(own, shape, standard_deviation(own, config), seed)
             parameter.copy_(torch.from_numpy(values if split.dim is None else _part(values, own, config, split)))
 
 
@@ -141,7 +141,9 @@ def full_matrix(name: str, shape: tuple[int, ...], std: float, seed: int) -> NDA
     return np.random.RandomState(key).standard_normal(shape).astype(np.float32) * np.float32(std)
 
 
-def _std(name: str, config: Any) -> float:
+def standard_deviation(name: str, config: Any) -> float:
+    """Return the deviation with which Megatron draws the matrix of this global name. config: what has init_method_std
+    and num_layers."""
     if name.endswith(("linear_proj.weight", "linear_fc2.weight")):
         # Megatron's scaled_init_method_normal
         return float(config.init_method_std / math.sqrt(2 * config.num_layers))
@@ -175,5 +177,7 @@ def _set_experts(parameter: Any, name: str, config: Any, seed: int) -> None:
     stacked = parameter.data.view(experts, hidden, -1) if which == "1" else parameter.data.view(experts, -1, hidden)
     for expert in range(experts):
         own = f"{layer}experts.local_experts.{first + expert}.linear_fc{which}.weight"
-        values = _part(full_matrix(own, shape, _std(own, config), seed), own, config, split._replace(dim=dim))
+        values = _part(
+            full_matrix(own, shape, standard_deviation(own, config), seed), own, config, split._replace(dim=dim)
+        )
         stacked[expert].copy_(torch.from_numpy(values.T.copy()))

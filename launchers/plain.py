@@ -1,0 +1,78 @@
+"""Render the stacks that are not built on Megatron-Core: one program in the ranks, which takes the settings of all
+stacks by canonical name, begins with the same weights and reads the same samples (launchers/ranks/plain_ranks.py)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from conf.check import wrong
+from conf.errors import ConfigError, Problem, blamed
+from conf.resolve import Declared, Experiment
+from conf.vendors import vendor_of
+from conf.vocabulary import program_settings, vocabulary
+from launchers import attribute_settings, corpus
+from launchers.frameworks import Framework
+from launchers.plan import Host, Plan
+from launchers.variables import machine, started
+
+RANKS = Path(__file__).parent / "ranks"
+SETTINGS = "settings.json"
+
+
+class Plain(Framework):
+    """See launchers.frameworks.Framework. A subclass has its name, which is that of its program, NAME_ranks.py."""
+
+    takes_environment = False  # those of conf/tables are for TransformerEngine and Megatron
+
+    @property
+    def table(self) -> attribute_settings.Table:
+        """Return what none of them can do: launchers/settings/plain.yaml."""
+        with blamed("launchers/settings/plain.yaml", "this, or conf/vocabulary.yaml, is wrong"):
+            return attribute_settings.table(self.name, "plain")
+
+    def render(self, e: Experiment, host: Host) -> Plan:
+        """See Framework."""
+        requested = program_settings(e)
+        device = {"device": vendor_of(e.accelerator).torch_device}
+        own = {**device, **self.arguments(e), "always": dict(self.table.more["always_so"])}
+        return Plan(
+            setup=corpus.setup(e, host.python),
+            argv=started(e, host.python, (str(RANKS / f"{self.name}_ranks.py"), "--settings", SETTINGS)),
+            files={SETTINGS: json.dumps({**requested, **own}, indent=2) + "\n"},
+            forward_env=e.cluster.forward_env,
+            declared=tuple(one for one in self.otherwise(e) if requested.get(one.key) != one.value),
+        ).with_env(machine(e, host))
+
+    def arguments(self, e: Experiment) -> dict[str, Any]:
+        """Return what the stack is given under its own names, its column of the vocabulary and the user's options; and
+        under which of those names it has a setting as it was requested."""
+        rows = {name: row.write[self.name] for name, row in vocabulary().items() if self.name in row.write}
+        named = {target.path: name for name, write in rows.items() for target in write.to}
+        values = attribute_settings.assignments(e, self.table).set
+        given = {path: value for path, value in values.items() if path in {*named, *attribute_settings.options(e)}}
+        return {"arguments": given, "names": {path: n for path, n in named.items() if rows[n].convert is None}}
+
+    def otherwise(self, e: Experiment) -> Iterator[Declared]:
+        """Yield each setting that the stack has in its own way, whatever is requested, with the reason."""
+        yield from ()
+
+    def refusals(self, e: Experiment) -> Iterator[Problem]:
+        """See Framework."""
+        yield from super().refusals(e)
+        yield from attribute_settings.problems(e, self.table)
+        yield from attribute_settings.options_refused(e, self.table)
+        training = e.training
+        if e.data.name == "mock":
+            yield Problem("data", "mock data are Megatron-Core's", "mock", "synthetic, or a corpus", "data=synthetic")
+        method = training.recompute_granularity, training.recompute_method, training.recompute_num_layers
+        if method not in ((None, None, None), ("full", "uniform", 1)):
+            what = "torch's activation checkpointing recomputes each layer here, or none"
+            yield wrong(e, "training.recompute_granularity", what, "none, or full with uniform and 1")
+
+    def rehearsed(self, e: Experiment) -> Experiment:
+        """See Framework."""
+        what = "the probe reads Megatron-Core's objects, and this stack has none: it runs on a CPU as it is"
+        raise ConfigError(Problem("rehearse", what, str(e.rehearse), "null", f"platform=cpu framework={self.name}"))

@@ -1,0 +1,104 @@
+"""Pre-train a dense Llama or Qwen of transformers with DeepSpeed's ZeRO: one process is one rank.
+
+python -m torch.distributed.run --standalone --nproc-per-node N deepspeed_ranks.py --settings FILE.json"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import deepspeed
+import hf_model
+import plain_ranks
+import torch
+import torch.distributed as dist
+from deepspeed.utils.logging import set_log_level_from_string
+from plain_ranks import Reporter, Settings, adam, global_batches, micro_batches, schedule_of
+
+
+def config(s: Settings) -> dict[str, Any]:
+    """Return DeepSpeed's configuration, none of which is left to a default that decides a comparison."""
+    kept = "fp32" if s.accumulate_allreduce_grads_in_fp32 or s.params_dtype == "float32" else "bf16"
+    made: dict[str, Any] = {
+        "data_types": {"grad_accum_dtype": kept},
+        "communication_data_type": kept,
+        "zero_optimization": {"stage": int(s.use_distributed_optimizer)},
+        "zero_allow_untested_optimizer": True,  # torch's AdamW, as of the other stacks
+        "steps_per_print": 1,
+    }
+    for path, value in s.arguments.items():
+        *outer, last = path.split(".")
+        part = made
+        for name in outer:
+            part = part.setdefault(name, {})
+        part[last] = value
+    return made
+
+
+def train(s: Settings) -> str | None:
+    """Run the complete training in this rank; see plain_ranks.main."""
+    plain_ranks.check_machine(s)
+    set_log_level_from_string("info")  # it is silent by default
+    batches = global_batches(s)
+    deepspeed.init_distributed("nccl" if torch.cuda.is_available() else "gloo")  # "nccl" is RCCL on ROCm
+    plain_ranks.print_facts(framework_version=deepspeed.__version__)
+    model = hf_model.build(s)
+    if s.recompute_granularity == "full":
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    optimizer = adam(model.parameters(), s)
+    engine, *_ = deepspeed.initialize(
+        model=model, optimizer=optimizer, config=config(s), lr_scheduler=lambda wrapped: schedule_of(wrapped, s)
+    )
+    reporter = Reporter(s)
+    for index, batch in enumerate(batches):
+        if index == 0:
+            built = {**hf_model.read_back(engine.module), **trained(engine, s)}
+            reporter.built(
+                plain_ranks.effective(s, optimizer, lambda path: argument(engine, path), batch, **built), batch
+            )
+        lr_used = optimizer.param_groups[0]["lr"]
+        loss = torch.zeros((), device=engine.device)
+        parts = torch.from_numpy(micro_batches(batch, s, dist.get_rank(), dist.get_world_size())).to(engine.device)
+        for part in parts.long():
+            tokens, labels = part[:, :-1], part[:, 1:].contiguous()
+            share = engine(input_ids=tokens, labels=labels, shift_labels=labels).loss
+            engine.backward(share)
+            engine.step()
+            loss += share.detach().float() / len(parts)
+        dist.all_reduce(loss)
+        norm = engine.get_global_grad_norm()  # of stage 0 in fp32 it is not known
+        reporter.step(index, loss.item() / dist.get_world_size(), None if norm is None else float(norm), lr_used)
+        if reporter.stopped:
+            break
+    return reporter.stopped
+
+
+def argument(engine: Any, path: str) -> Any:
+    """Return what DeepSpeed's configuration has at a dotted path, after it has checked and completed it."""
+    value = {
+        "train_batch_size": engine.train_batch_size,
+        "train_micro_batch_size_per_gpu": engine.train_micro_batch_size_per_gpu,
+        "gradient_accumulation_steps": engine.gradient_accumulation_steps,
+        "gradient_clipping": engine.gradient_clipping,
+        "zero_optimization.overlap_comm": engine.zero_overlap_comm,
+    }
+    return value[path]()
+
+
+def trained(engine: Any, s: Settings) -> dict[str, Any]:
+    """Return how an engine trains, by canonical name."""
+    stage, recompute = engine.zero_optimization_stage(), engine.module.is_gradient_checkpointing
+    return {
+        "params_dtype": next(engine.module.parameters()).dtype,
+        "accumulate_allreduce_grads_in_fp32": engine.get_data_types()[1] == torch.float32,
+        "use_distributed_optimizer": stage > 0,
+        "overlap_grad_reduce": stage > 0 and bool(engine.zero_overlap_comm()),
+        "overlap_param_gather": stage == 3,
+        "recompute_granularity": "full" if recompute else None,
+        "recompute_method": "uniform" if recompute else None,
+        "recompute_num_layers": 1 if recompute else None,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(plain_ranks.main(train))

@@ -1,0 +1,226 @@
+"""Share among the stacks that are not built on Megatron-Core (fsdp2, hf, deepspeed): the settings file, the samples in
+Megatron's order, first weights by Megatron's names, the one schedule, and the lines that we print.
+
+Each stack's own program builds its model and its optimizer, steps, and reads back what it has built."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from corpus_order import Reading, batches, fingerprint, open_corpus
+from numpy.typing import NDArray
+from rank_program import Problem, Refused, die_with_parent, machine_facts, mark, peak_memory, read_mapping, stop
+
+sys.path.append(str(Path(__file__).with_name("rehearsal")))
+import torch
+import torch.distributed as dist
+from tprimat_parameters import full_matrix, standard_deviation
+from tprimat_settings import TABLE, first_group, read
+
+LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+"""How Llama 3.1 divides the low frequencies of RoPE; Megatron-Core has the same (rotary_pos_embedding.py)."""
+OF_THE_REQUEST = (
+    "vocab_size",
+    "init_method_std",
+    "micro_batch_size",
+    "train_iters",
+    "seed",
+    "data",
+    "data_path",
+    "split",
+)
+"""No object of these stacks keeps them."""
+
+
+class Settings(SimpleNamespace):
+    """One run: every requested setting by canonical name, and beside them the device that it is for, `arguments` under
+    the stack's own names, `names`, which settings those are, and `always`, what the program does whatever is
+    requested."""
+
+    def group(self) -> dict[str, Any]:
+        """Return the arguments of torch's AdamW: what is read back off its parameter groups (the column `built` of
+        conf/vocabulary.yaml)."""
+        made: dict[str, Any] = {}
+        for name in TABLE["requested"]:
+            for place in TABLE["built"].get(name, ()):
+                owner, *path = place.split(".")
+                if owner == "group":
+                    made[path[0]] = (*made.get(path[0], ()), getattr(self, name)) if path[1:] else getattr(self, name)
+        return made
+
+
+def main(train: Callable[[Settings], str | None]) -> int:
+    """Run the program of a rank and return its exit code: 0 the training ran to its end, 2 the settings, the data or
+    this machine were refused, 3 the loss was not finite. train: returns what the loss was where it was not finite."""
+    die_with_parent()
+    parser = argparse.ArgumentParser(description="one rank of a training; start it with torchrun")
+    parser.add_argument("--settings", required=True, metavar="FILE.json")
+    try:
+        stopped = train(read_settings(parser.parse_args().settings))
+    except Refused as refused:
+        return stop(2, "engine: the settings, the data or this machine were refused", refused.problems)
+    if stopped:
+        return stop(3, f"engine: {stopped}; try a smaller lr or a longer warm-up")
+    dist.barrier()  # torchrun ends all ranks as soon as one has ended: all must have printed
+    dist.destroy_process_group()
+    return 0
+
+
+def read_settings(path: str) -> Settings:
+    """Return the settings in the JSON file at `path`. Raises Refused: it cannot be read, or lacks settings."""
+    values = read_mapping(path, json.loads)
+    problems = []
+    for name in sorted({*TABLE["requested"], "device", "arguments", "names", "always"} - values.keys()):
+        near = difflib.get_close_matches(name, values, n=1)
+        hint = f"rename {near[0]}" if near else "add it"
+        problems.append(Problem(f"{path}: {name}", "is missing in the settings", hint=hint))
+    if problems:
+        raise Refused(*problems)
+    return Settings(**values)
+
+
+def check_machine(s: Settings) -> None:
+    """Raise Refused where torch has another kind of device than the settings are for, or too few of it."""
+    gpu = torch.cuda.is_available()
+    here = ("rocm" if torch.version.hip else "cuda") if gpu else "cpu"
+    if here != s.device:
+        raise Refused.of(
+            "device", "torch has another one here", here, s.device, f"a torch that is built for {s.device}"
+        )
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if gpu and ranks > torch.cuda.device_count():
+        raise Refused.of("device", f"{ranks} ranks need as many", f"{torch.cuda.device_count()} visible GPUs")
+    if os.environ.get("WORLD_SIZE", "1") != str(s.world_size):
+        found = os.environ.get("WORLD_SIZE", "1")
+        raise Refused.of(
+            "world_size", "is not the number of processes", found, str(s.world_size), "start with torchrun"
+        )
+    if gpu:
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+
+
+def print_facts(**versions: str) -> None:
+    """Print once what this process runs on, after the process group has begun. versions: of the stack's packages."""
+    if dist.get_rank() == 0:
+        facts = {"backend": dist.get_backend(), "omp_num_threads": torch.get_num_threads(), **versions}
+        mark("facts", {**machine_facts(torch.cuda.is_available()), **facts})
+
+
+def global_batches(s: Settings) -> Iterator[NDArray[np.int32]]:
+    """Return the token ids [global_batch_size, seq_length + 1] of each step, as every stack sees them. Raises Refused:
+    the corpus is missing, damaged or too small."""
+    reading = Reading(s.seq_length, s.global_batch_size, s.train_iters * s.global_batch_size, s.seed)
+    return batches(open_corpus(s.data_path), reading)
+
+
+def micro_batches(batch: NDArray[np.int32], s: Settings, rank: int, world: int) -> NDArray[np.int32]:
+    """Return those of one data parallel rank: [micro-batches, micro_batch_size, seq_length + 1]."""
+    return batch.reshape(-1, world, s.micro_batch_size, batch.shape[1])[:, rank]
+
+
+def rate(s: Settings, step: int) -> float:
+    """Return the learning rate of step 0, 1, …: a warm-up of W steps at lr (s + 1) / (W + 1), then a cosine from lr to
+    min_lr at step lr_decay_iters."""
+    warmup, decay = s.lr_warmup_iters, s.lr_decay_iters
+    if step < warmup:
+        return float(s.lr * (step + 1) / (warmup + 1))
+    share = min(1.0, (step - warmup) / (decay - warmup))
+    return float(s.min_lr + (s.lr - s.min_lr) * 0.5 * (1 + math.cos(math.pi * share)))
+
+
+def schedule_of(optimizer: torch.optim.Optimizer, s: Settings) -> torch.optim.lr_scheduler.LRScheduler:
+    """Return torch's scheduler of `rate`: call its step() after each step of the optimizer."""
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate(s, step) / s.lr)
+
+
+def adam(parameters: Iterable[torch.nn.Parameter], s: Settings) -> torch.optim.AdamW:
+    """Return torch's AdamW over `parameters`: matrices decay, norms and biases do not."""
+    known = list(parameters)
+    groups = [
+        {"params": [p for p in known if p.dim() > 1]},
+        {"params": [p for p in known if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=s.lr, fused=torch.cuda.is_available() or None, **s.group())
+
+
+def matrices(s: Settings) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Yield the first value of each matrix of the complete model, float32, by Megatron's name: what every stack begins
+    with. Those of bf16 are rounded to it, as Megatron's fp32 main weights are copies of its bf16 ones."""
+    hidden, ffn, width = s.hidden_size, s.ffn_hidden_size, s.kv_channels
+    shapes = {"embedding.word_embeddings.weight": (s.padded_vocab_size, hidden)}
+    if s.untie_embeddings_and_output_weights:
+        shapes["output_layer.weight"] = (s.padded_vocab_size, hidden)
+    for layer in (f"decoder.layers.{number}" for number in range(s.num_layers)):
+        rows = (s.num_attention_heads + 2 * s.num_query_groups) * width
+        shapes[f"{layer}.self_attention.linear_qkv.weight"] = (rows, hidden)
+        shapes[f"{layer}.self_attention.linear_proj.weight"] = (hidden, s.num_attention_heads * width)
+        shapes[f"{layer}.mlp.linear_fc1.weight"] = (2 * ffn, hidden)
+        shapes[f"{layer}.mlp.linear_fc2.weight"] = (hidden, ffn)
+    dtype = getattr(torch, s.params_dtype)
+    for name, shape in shapes.items():
+        values = full_matrix(name, shape, standard_deviation(name, s), s.seed)
+        yield name, torch.from_numpy(values).to(dtype).float().numpy()
+
+
+class Reporter:
+    """Print, on the first rank, what was built and each step; keep whether the loss stayed finite."""
+
+    def __init__(self, s: Settings) -> None:
+        self.settings, self.first = s, dist.get_rank() == 0
+        self.stopped: str | None = None
+
+    def built(self, effective: dict[str, Any], batch: NDArray[np.int32]) -> None:
+        """Print the settings that were read back, and the fingerprint of the first global batch."""
+        if self.first:
+            mark("effective", effective)
+            mark("facts", {"data_first_batch": fingerprint(batch)})
+
+    def step(self, index: int, loss: float, grad_norm: float | None, lr_used: float) -> None:
+        """Print one step, from 0. loss: nats/token, of the global batch, equal on all ranks. grad_norm: before
+        clipping. lr_used: by this step."""
+        finite = math.isfinite(loss) and math.isfinite(grad_norm or 0.0)
+        if self.first:
+            values = {"iteration": index + 1, "lr_used": lr_used, "loss": loss, "grad_norm": grad_norm}
+            ended = {"end_monotonic_s": time.monotonic(), **peak_memory(), **({} if finite else {"nonfinite": True})}
+            mark("step", {**values, **ended})
+        if not math.isfinite(loss):
+            self.stopped = f"loss is {loss} at iteration {index + 1} of {self.settings.train_iters}"
+
+
+def effective(
+    s: Settings, optimizer: Any, argument: Callable[[str], Any], batch: NDArray[np.int32], **built: Any
+) -> dict[str, Any]:
+    """Return every setting by canonical name. argument: returns what the stack has under a name of its own. built: what
+    its program has read off its objects. Optimizer, schedule and batches are read here; what is left is always so
+    with these stacks, or of the request, which alone keeps it."""
+    rates = SimpleNamespace(
+        max_lr=optimizer.defaults["lr"],
+        min_lr=rate(s, s.lr_decay_iters),
+        lr_warmup_steps=s.lr_warmup_iters,
+        init_lr=rate(s, 0),
+        lr_decay_steps=s.lr_decay_iters,
+        lr_decay_style="cosine",
+    )
+    world = dist.get_world_size()
+    return {
+        **s.always,
+        **{name: getattr(s, name) for name in OF_THE_REQUEST},
+        **read(schedule=rates, distributed=dist, **first_group(optimizer.param_groups)),
+        **{name: argument(path) for path, name in s.names.items()},
+        "data_parallel_size": world,
+        "seq_length": batch.shape[1] - 1,
+        "global_batch_size": batch.shape[0],
+        "num_micro_batches": batch.shape[0] // (s.micro_batch_size * world),
+        **built,
+    }

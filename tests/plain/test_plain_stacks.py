@@ -1,0 +1,140 @@
+"""Stacks that are not built on Megatron-Core train the same experiment: equal losses, settings read back.
+
+fsdp2 needs torch alone and is in `make test`; Trainer and DeepSpeed need `make stacks`: `make test-stacks`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from parsers import Record, read
+
+ROOT = Path(__file__).parents[2]
+PYTHON = Path(os.environ.get("STACKS_PYTHON", ROOT / ".venv-stacks/bin/python"))
+INSTALLED = {"hf", "deepspeed"}  # by make stacks
+TOLERANCE = {"fp32": 2e-6, "bf16": 3e-3, "autocast": 5e-3}
+"""Nats/token: other kernels round otherwise. In fp32 every wrong setting that was tried parts them by 1.3e-4."""
+SHORT = (
+    "training.train_iters=8",
+    "optimizer.lr_warmup_iters=3",
+    "training.seq_length=64",
+    "training.global_batch_size=8",
+)
+PARTS = (
+    *("model.add_qkv_bias=true", "model.untie_embeddings_and_output_weights=false", "model.use_rope_scaling=true"),
+    *("model.rope_scaling_factor=8.0", "training.attention=unfused", "training.recompute_granularity=full"),
+    *("training.recompute_method=uniform", "training.recompute_num_layers=1"),
+)
+CASES: dict[str, tuple[str, ...]] = {
+    "fp32 1 rank": ("gpus_per_node=1",),
+    "fp32 2 ranks": ("gpus_per_node=2",),
+    "fp32 2 ranks, unsharded, Qwen 3": (
+        *("gpus_per_node=2", "training.use_distributed_optimizer=false", "model.qk_layernorm=true"),
+    ),
+    "bf16 2 ranks, Qwen 2, tied": ("gpus_per_node=2", "precision=bf16", *PARTS),
+}
+
+
+def launched(stack: str, folder: Path, *words: str) -> tuple[int, str]:
+    """Return the exit code of a launch, and what it printed."""
+    if stack in INSTALLED and not PYTHON.exists():
+        pytest.skip(f"{stack} is not installed: make stacks, or STACKS_PYTHON")
+    python = (f"framework.python={PYTHON}",) if stack in INSTALLED else ()
+    argv = [sys.executable, "launch.py", "platform=cpu", f"framework={stack}", f"runs_dir={folder}", f"name={stack}"]
+    done = subprocess.run([*argv, *python, *words], cwd=ROOT, capture_output=True, text=True, check=False, timeout=900)
+    return done.returncode, done.stdout + done.stderr
+
+
+def trained(stack: str, folder: Path, *words: str) -> Record:
+    code, text = launched(stack, folder, *SHORT, *words)
+    assert code == 0, text
+    return read(next((folder / stack).glob("*/run.json")).parent)
+
+
+@dataclass(frozen=True)
+class Engine:
+    """The engine's runs, each made once."""
+
+    folder: Path
+    kept: dict[str, Record]
+
+    def run(self, case: str) -> Record:
+        if case not in self.kept:
+            self.kept[case] = trained("megatron", self.folder / str(len(self.kept)), *CASES[case])
+        return self.kept[case]
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    return Engine(tmp_path_factory.mktemp("engine"), {})
+
+
+def assert_the_same(stack: str, case: str, engine: Engine, folder: Path) -> None:
+    """Hold a stack to the engine: settings as requested or declared, rates equal, losses and norms within rounding."""
+    ours, theirs = engine.run(case), trained(stack, folder, *CASES[case])
+    assert theirs.status == "completed"
+    declared = {entry.key for entry in theirs.declared}
+    assert [str(one) for one in theirs.differences if one.setting not in declared] == []
+    assert [note for note in theirs.notes if "not reported" in note] == []
+    assert theirs.environment["data_first_batch"] == ours.environment["data_first_batch"]
+    assert [step.lr_used for step in theirs.steps] == pytest.approx([step.lr_used for step in ours.steps], rel=1e-12)
+    precision = "autocast" if theirs.setting("enable_autocast") else "fp32" if "fp32" in case else "bf16"
+    for one, other in zip(ours.steps, theirs.steps, strict=True):
+        assert one.loss is not None and other.loss is not None
+        assert abs(one.loss - other.loss) <= TOLERANCE[precision], (one.step, one.loss, other.loss)
+        if other.grad_norm is not None:
+            assert other.grad_norm == pytest.approx(one.grad_norm, rel=1e-5 if precision == "fp32" else 0.05)
+
+
+@pytest.mark.engine
+def test_plain_pytorch_trains_as_the_engine_does(engine: Engine, tmp_path: Path) -> None:
+    assert_the_same("fsdp2", "fp32 2 ranks", engine, tmp_path)
+
+
+@pytest.mark.stacks
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("stack", ["fsdp2", "hf", "deepspeed"])
+def test_every_stack_trains_as_the_engine_does(stack: str, case: str, engine: Engine, tmp_path: Path) -> None:
+    if stack == "deepspeed" and "bf16" in case:
+        assert (
+            launched(stack, tmp_path, *CASES[case], "training.use_distributed_optimizer=false", "dry_run=true")[0] == 2
+        )
+    assert_the_same(stack, case, engine, tmp_path)
+
+
+@pytest.mark.stacks
+@pytest.mark.parametrize("stage", [2, 3])
+def test_each_stage_of_zero(stage: int, engine: Engine, tmp_path: Path) -> None:
+    case, option = "fp32 2 ranks", f"+framework.options.zero_optimization.stage={stage}"
+    record = trained("deepspeed", tmp_path, *CASES[case], option)
+    ours = [step.loss for step in engine.run(case).steps]
+    assert [step.loss for step in record.steps] == pytest.approx(ours, abs=TOLERANCE["fp32"])
+
+
+def test_what_the_plain_stacks_cannot_do_is_refused_by_name(tmp_path: Path) -> None:
+    words = ("model=moe_tiny", "layout.tensor_model_parallel_size=2", "gpus_per_node=2", "training.save_interval=3")
+    code, text = launched("fsdp2", tmp_path, *words, "data=mock", "dry_run=true")
+    assert code == 2
+    for named in ("layout.tensor_model_parallel_size", "training.save_interval", "model.moe", "data: mock data"):
+        assert named in text
+    assert launched("fsdp2", tmp_path, "rehearse=layout", "dry_run=true")[0] == 2
+
+
+def test_a_settings_file_that_lacks_one_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    code, _ = launched("fsdp2", tmp_path, "bundle=" + str(tmp_path / "bundle"))
+    assert code == 0
+    settings = tmp_path / "settings.json"
+    settings.write_text(json.dumps({"lr": 1e-3, "min_lrr": 0.0}), encoding="utf-8")
+    program = ROOT / "launchers/ranks/fsdp2_ranks.py"
+    argv = [sys.executable, str(program), "--settings", str(settings)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 2
+    assert "min_lr: is missing in the settings; try: rename min_lrr" in done.stderr
+    assert "Traceback" not in done.stderr
