@@ -377,6 +377,7 @@ class Common:
     resume: bool
     rehearse: Literal["train", "layout"] | None
     probe: bool
+    preflight: Literal["none", "note", "stop"] | None
     equal_init: bool | None
 
 

@@ -29,6 +29,7 @@ def unplanned(experiment: Experiment) -> list[Problem]:
 def make_plan(experiment: Experiment, host: Host) -> Plan:
     """Return what will be executed for `experiment` on `host`, as plain data. Pure. Raises: ConfigError: all that the
     framework cannot do."""
+    from launchers.node_check import looked_at
     from launchers.rehearse import attached
     from launchers.variables import requested, tuned
 
@@ -41,4 +42,5 @@ def make_plan(experiment: Experiment, host: Host) -> Plan:
         plan = framework.render(experiment, host)
         variables = tuned(experiment) if framework.takes_environment else {}
         missing = {name: pair for name, pair in variables.items() if name not in plan.env}
-        return attached(plan.with_env({**missing, **requested(experiment)}), experiment)
+        plan = looked_at(plan.with_env({**missing, **requested(experiment)}), experiment, host.python)
+        return attached(plan, experiment)

@@ -16,7 +16,7 @@ from conf.errors import ConfigError, InputError, Problem, writing
 from conf.resolve import Experiment
 from conf.vendors import vendor_of
 from conf.vocabulary import follow, requested
-from launchers import containers, slurm
+from launchers import containers, node_check, slurm
 from launchers.frameworks import framework_of
 from launchers.plan import Plan, Scope
 
@@ -103,6 +103,7 @@ def train_sh(e: Experiment, plan: Plan) -> str:
         f"--node-rank={e.cluster.node_rank}": '--node-rank="$NODE_RANK"',
         f"--master-addr={e.cluster.master_addr}": '--master-addr="$MASTER_ADDR"',
         f"--master-port={e.cluster.master_port}": '--master-port="$MASTER_PORT"',
+        f"--master-port={e.cluster.master_port + 1}": '--master-port="$((MASTER_PORT + 1))"',
     }
 
     def shell(word: str) -> str:
@@ -114,6 +115,8 @@ def train_sh(e: Experiment, plan: Plan) -> str:
     if "PYTHONPATH" in plan.env:
         lines.append("export PYTHONPATH=$here/ranks/rehearsal${PYTHONPATH:+:$PYTHONPATH}")
     commands = [" ".join(map(shell, argv)) for argv in (*plan.setup, plan.argv)]
+    if node_check.wanted(e) != "none":
+        commands[:1] = [f"[[ ${{PREFLIGHT:-}} == none ]] || {commands[0]}", "[[ ${PREFLIGHT:-} != only ]] || exit 0"]
     return "\n".join([*lines, *commands[:-1], f"exec {commands[-1]}"]) + "\n"
 
 

@@ -35,6 +35,8 @@ _SPEEDS: dict[str, Any] = dict.fromkeys(
     ("step_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "memory_bytes", "memory_kind", "end_monotonic_s")
 )
 _SPEED = re.compile("mfu|tflops|tokens_per|memory|elapsed|throughput|samples_per|_(?:s|ms|mb|gb|bytes|w)$")
+MOST_FINDINGS = 20
+"""Of a look at the nodes, as notes; all of them stand in environment.preflight."""
 _MEMORY_FACTS = ("max_allocated_bytes", "max_reserved_bytes")
 _USABLE_OF_TOTAL = 0.03
 # What a Megatron dump alone states and no setting of ours covers: recipes set it on one side only.
@@ -59,6 +61,7 @@ def assemble(parsed: Parsed, outcome: Outcome, about: Record) -> Record:
         notes=(
             *about.notes,
             *(_stated(facts, "cautions", "notes") or ()),
+            *_spoken_against(facts),
             *_contradictions(about.environment, facts),
             *ignored(either["declared"], parsed.arguments),
             *unreported(requested, effective),
@@ -98,6 +101,15 @@ def _environment(parsed: Parsed) -> dict[str, Any]:
             values[last] = reading.value
     other = other_layers(parsed.arguments)
     return values if other is None else {**values, "other_layers": other}
+
+
+def _spoken_against(facts: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what a look at the nodes before the run found (launchers/ranks/node_check.py), at most 20 of it."""
+    looked = facts.get("preflight")
+    found = looked.get("findings") if isinstance(looked, dict) else None
+    for one in (found if isinstance(found, list) else [])[:MOST_FINDINGS]:
+        if isinstance(one, dict) and isinstance(one.get("text"), str):
+            yield f"preflight: {one['text']}"
 
 
 def _stated(facts: Mapping[str, Any], name: str, field: str | None = None) -> Any:

@@ -31,8 +31,19 @@ stack_check() {
   python3 -B "$here/primus_check.py" "$PRIMUS_PATH" "$run_dir/primus.yaml" "$PRIMUS_RELEASE" "${PRIMUS_IMAGE:-}" "$said" || exit 2
 }
 
+# look_at_nodes: before the corpus and the ranks; the next port, so that no node meets the ranks of one that still looks.
+look_at_nodes() {
+  local -a stop=()
+  [[ ${PREFLIGHT:-none} != none ]] || return 0
+  [[ $PREFLIGHT != stop ]] || stop=(--stop)
+  "${PRIMUS_PYTHON:-python3}" -B -m torch.distributed.run "--nnodes=$NNODES" "--nproc-per-node=$GPUS_PER_NODE" "--node-rank=$NODE_RANK" \
+    "--master-addr=$MASTER_ADDR" "--master-port=$((MASTER_PORT + 1))" "$here/node_check.py" "${stop[@]}"
+  [[ $PREFLIGHT != only ]] || exit 0
+}
+
 stack_prepare() {
   python3 -B "$here/primus_facts.py" "$here/environment.sh"
+  look_at_nodes
   local -a corpus
   mapfile -t corpus <"$run_dir/corpus.args"
   if ((${#corpus[@]} > 0)); then

@@ -16,7 +16,7 @@ from conf.errors import Problem, closest, listed
 from conf.recipes import Recipe
 from conf.resolve import Declared, Experiment
 from conf.vocabulary import OFF, follow, vocabulary, written
-from launchers import attribute_settings, bundle, corpus, nvidia, primus_recipes, rehearse
+from launchers import attribute_settings, bundle, corpus, node_check, nvidia, primus_recipes, rehearse
 from launchers.attribute_settings import in_range, option_paths, pipeline_layout
 from launchers.frameworks import Framework
 from launchers.plan import Host, Plan, Reasoned, Scope
@@ -98,7 +98,10 @@ class Primus(Framework):
             sources |= {f"{REHEARSAL}/{path.relative_to(rehearse.FOLDER)}": path for path in parts}
         env = {name: value for name, value in plan.env.items() if name != "PYTHONPATH"}
         theirs = {name for name, row in more["variables"].items() if not row.get("ours")}
-        rendered = {**plan.files, "env.sh": bundle.env_sh(env, plan.env_reasons, theirs)}
+        reasons = {**plan.env_reasons, "PREFLIGHT": "look at the nodes first: note, stop, only or none (preflight)"}
+        if node_check.wanted(e) != "none":
+            env, theirs = {**env, "PREFLIGHT": node_check.wanted(e)}, {*theirs, "PREFLIGHT"}
+        rendered = {**plan.files, "env.sh": bundle.env_sh(env, reasons, theirs)}
         facts = {**bundle.facts(e, plan, scope), "sha256": bundle.digests(rendered)}
         return {
             **{name: path.read_text(encoding="utf-8") for name, path in sources.items()},

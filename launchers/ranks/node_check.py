@@ -1,0 +1,214 @@
+"""Look at every node before a run: its GPUs by the vendors' tools, a product on each rank, all-reduces within nodes,
+between neighbours and over all. Started by torchrun as the run itself will be:
+
+    python -m torch.distributed.run … node_check.py [--cpu] [--stop]
+
+The first and the last node print what all of them report, in a mark that becomes a part of the record. --stop: exit
+code 1 where something speaks against the run. Needs torch, and the files beside this one."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from datetime import timedelta
+from statistics import median
+from typing import Any
+
+from node_findings import ROUNDS, findings
+from node_tools import gpus_of_node
+from rank_program import die_with_parent, machine_facts, mark, say, stop
+
+GEMM = {"cpu": (512, "float32"), "cuda": (8192, "bfloat16")}
+"""Rows, columns and depth of the product, and its type."""
+REDUCED_BYTES = {"cpu": 2**22, "cuda": 2**28}
+WARM_S, LEAST_S = {"cpu": 0.2, "cuda": 1.0}, {"cpu": 0.1, "cuda": 0.03}
+"""How long products warm up (clocks rise), and how long a timing takes at least: of a CPU turns of the scheduler."""
+LIMIT = timedelta(minutes=3)
+"""How long a collective may take: a node that hangs ends the run before it begins."""
+VERSIONS = ("torch", "cuda", "rocm", "nccl", "cublas", "hipblaslt", "transformer_engine")
+
+
+def main() -> int:
+    die_with_parent()
+    parser = argparse.ArgumentParser(description="look at the nodes of a run; start it with torchrun")
+    parser.add_argument("--cpu", action="store_true", help="of a run on the CPU")
+    parser.add_argument("--stop", action="store_true", help="exit code 1 where there is a finding")
+    given = parser.parse_args()
+    warnings.filterwarnings("ignore", message="`torch.distributed.*is deprecated")
+    tools = gpus_of_node() if os.environ["LOCAL_RANK"] == "0" else {}  # before anything of ours is on a GPU
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", timeout=LIMIT)
+    try:
+        nodes = _nodes(tools, None if given.cpu else int(os.environ["LOCAL_RANK"]))
+        found = findings(nodes) if nodes else []
+    finally:
+        dist.destroy_process_group()
+    ends = (0, int(os.environ["GROUP_WORLD_SIZE"]) - 1)
+    if os.environ["LOCAL_RANK"] == "0" and int(os.environ["GROUP_RANK"]) in ends:
+        _report(nodes, found)
+    if found and given.stop:
+        said = "; ".join(one["text"] for one in found[:4])
+        return stop(1, f"engine: preflight: {len(found)} findings: {said}", speaker="LOCAL_RANK")
+    return 0
+
+
+def _nodes(tools: dict[str, Any], gpu: int | None) -> list[dict[str, Any]]:
+    """Return what every node reports. gpu: the number of this rank's, None of a run on the CPU."""
+    import torch
+    import torch.distributed as dist
+
+    dist.barrier()  # the tools have looked at the GPUs of every node
+    if gpu is not None:
+        torch.cuda.set_device(gpu)
+    device = torch.device("cpu") if gpu is None else torch.device("cuda", gpu)
+    facts = machine_facts(gpu is not None)
+    times = _times(device)
+    about = {"rank": dist.get_rank(), "node": int(os.environ["GROUP_RANK"]), "tools": tools, "times": times}
+    about |= {"host": os.environ.get("SLURMD_NODENAME") or socket.gethostname()}
+    about |= {"versions": {name: facts[name] for name in VERSIONS if facts.get(name)}, "load": os.getloadavg()[0]}
+    every: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(every, about)
+    return [_node([one for one in every if one["node"] == node]) for node in sorted({one["node"] for one in every})]
+
+
+def _node(ranks: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what the ranks of one node say, as launchers/ranks/node_findings.py takes it."""
+    first = min(ranks, key=lambda one: one["rank"])
+    tools, times = first["tools"], [one["times"] for one in ranks]
+    own = {name: tools.get(name) for name in ("tool", "gpus", "links", "busy", "unknown")}
+    driver = {"driver": tools["driver"]} if tools.get("driver") else {}
+    timed = {name: [one[name] for one in times] for name in ("gemm_s", "reduce_s", "all_s")}
+    return {
+        **{name: first[name] for name in ("node", "host", "load")},
+        **own,
+        "versions": {**driver, **first["versions"]},
+        **timed,
+        "pairs": times[0]["pairs"],
+        "rates": _rates(times),
+    }
+
+
+def _rates(times: list[dict[str, Any]]) -> dict[str, float]:
+    """Return medians over rounds: products of the node's slowest rank, and what each rank's link carries in all-reduces
+    (2 (ranks - 1) / ranks of the bytes, as nccl-tests count), 4 digits."""
+    slowest = max(median(one["gemm_s"]) for one in times)
+    rates = {"gemm_tflops": 2 * times[0]["size"] ** 3 / slowest / 1e12}
+    for name, ranks in (("reduce_s", len(times)), ("all_s", times[0]["world"])):
+        if times[0][name]:
+            carried = 2 * (ranks - 1) / ranks * times[0]["bytes"]
+            rates[f"{name.removesuffix('_s')}_gb_s"] = carried / max(median(one[name]) for one in times) / 1e9
+    return {name: float(f"{value:.4g}") for name, value in rates.items()}
+
+
+def _times(device: Any) -> dict[str, Any]:
+    """Return the seconds of each round, of this rank: products, all-reduces of its node, with neighbours and of all."""
+    import torch
+    import torch.distributed as dist
+
+    rank, world, per_node = dist.get_rank(), dist.get_world_size(), int(os.environ["LOCAL_WORLD_SIZE"])
+    node, nodes = rank // per_node, world // per_node
+    backend = "gloo" if device.type == "cpu" else "nccl"
+    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // per_node))
+    of_nodes = [_group([range(at * per_node, (at + 1) * per_node)], backend) for at in range(nodes)]
+    couples = [(at, at + 1) for at in range(nodes - 1)] if nodes > 2 else []
+    of_pairs = [_group([range(at * per_node, (at + 1) * per_node) for at in pair], backend) for pair in couples]
+    of_all = _group([range(world)], backend) if nodes > 1 else None
+    size, kind = GEMM[device.type]
+    left, right = (torch.randn(size, size, device=device, dtype=getattr(torch, kind)) for _ in range(2))
+    moved = torch.zeros(REDUCED_BYTES[device.type] // 4, device=device)
+
+    def reducing(group: Any) -> Callable[[], object]:
+        return lambda: dist.all_reduce(moved, group=group)
+
+    ends = time.monotonic() + WARM_S[device.type]
+    while time.monotonic() < ends:
+        torch.mm(left, right)
+        _synchronize(device)
+    product = _Work(lambda: torch.mm(left, right), device)
+    reduce = _Work(reducing(of_nodes[node]), device) if per_node > 1 else None
+    # even and odd couples apart: no node is in two at once
+    pairs = [
+        _Work(reducing(group), device) if node in pair else None for pair, group in zip(couples, of_pairs, strict=True)
+    ]
+    every = _Work(reducing(of_all), device) if of_all is not None else None
+    for work in (product, reduce, *pairs[::2], *pairs[1::2], every):
+        _calibrate(work)
+    for _ in range(ROUNDS):
+        for works in ([product], [reduce], pairs[::2], pairs[1::2], [every]):
+            dist.barrier()
+            for work in works:
+                if work is not None:
+                    work.time()
+    mine = [{"nodes": pair, "seconds": w.seconds} for pair, w in zip(couples, pairs, strict=True) if w is not None]
+    seconds = {"gemm_s": product.seconds, "reduce_s": reduce.seconds if reduce else []}
+    seconds |= {"all_s": every.seconds if every else [], "pairs": mine}
+    return {**seconds, "size": size, "bytes": moved.numel() * 4, "world": world}
+
+
+class _Work:
+    """Something that is timed again and again. calls: of one timing, the same on all ranks."""
+
+    def __init__(self, run: Callable[[], object], device: Any) -> None:
+        self.run, self.device, self.calls = run, device, 1
+        self.seconds: list[float] = []
+
+    def once(self) -> float:
+        _synchronize(self.device)
+        started = time.perf_counter()
+        for _ in range(self.calls):
+            self.run()
+        _synchronize(self.device)
+        return (time.perf_counter() - started) / self.calls
+
+    def time(self) -> None:
+        self.seconds.append(float(f"{self.once():.6g}"))
+
+
+def _calibrate(work: _Work | None) -> None:
+    """Choose the calls of a timing, as many on every rank, also of those that have no part in it."""
+    import torch
+    import torch.distributed as dist
+
+    needed = 1
+    if work is not None:
+        work.once()  # a first collective connects
+        needed = max(1, round(LEAST_S[work.device.type] / max(work.once(), 1e-6)))
+    agreed = torch.tensor([needed])
+    dist.all_reduce(agreed, dist.ReduceOp.MAX)
+    if work is not None:
+        work.calls = min(int(agreed.item()), 10_000)
+
+
+def _group(parts: list[range], backend: str) -> Any:
+    import torch.distributed as dist
+
+    return dist.new_group([rank for part in parts for rank in part], backend=backend, timeout=LIMIT)
+
+
+def _synchronize(device: Any) -> None:
+    if device.type == "cuda":
+        import torch
+
+        torch.cuda.synchronize()
+
+
+def _report(nodes: list[dict[str, Any]], found: list[dict[str, Any]]) -> None:
+    """Print a line for each node and finding for people, and all of it as one mark."""
+    for node in nodes:
+        gpus = f"{len(node['gpus'])} GPUs" if node["gpus"] else f"no GPU known ({node['unknown'].get('gpus')})"
+        rates = ", ".join(f"{name} {value:g}" for name, value in node["rates"].items())
+        say(f"preflight: node {node['node']} ({node['host']}): {gpus}; {rates}")
+    for one in found:
+        say(f"preflight: {one['text']}")
+    say(f"preflight: {len(nodes)} nodes, {len(found)} findings")
+    mark("facts", {"preflight": {"nodes": nodes, "findings": found}})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,203 @@
+"""Read what the vendors' own tools say of the GPUs of this node before anything runs on them: kind, use, limits of
+power and clock, links between them. What no tool says is unknown, with the reason. Standard library only.
+
+Texts that were read: nvidia-smi --query-gpu and topo -m (github.com/NVIDIA/nccl/issues/1505), rocm-smi --json of four
+MI210 (codebases that keep one), rocm_smi.py of ROCm for the words of --showtopo (github.com/ROCm/rocm_smi_lib)."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+LIMIT_S = 60.0  # of one call; a tool whose driver hangs is named
+_NVIDIA = {  # field of --query-gpu that drivers of ten years know → ours
+    "index": "index",
+    "name": "name",
+    "driver_version": "driver",
+    "power.limit": "power_limit_w",
+    "power.default_limit": "power_default_w",
+    "clocks.max.sm": "clock_limit_mhz",
+    "utilization.gpu": "use_percent",
+    "memory.used": "memory_used_mib",
+    "ecc.errors.uncorrected.volatile.total": "uncorrected_errors",
+    "clocks_throttle_reasons.active": "held_back",
+}
+_ROCM = {
+    "Max Graphics Package Power (W)": "power_limit_w",
+    "Performance Level": "performance_level",
+    "GPU use (%)": "use_percent",
+}
+_HELD_BACK = {0x8: "the hardware slows it down", 0x40: "heat", 0x80: "the power brake", 0x20: "heat (software)"}
+"""Bits of clocks_throttle_reasons.active that no idle GPU has (nvml.h, nvmlClocksEventReason*)."""
+_OWN_LINK = {"X", "0", ""}
+MIB = 2**20
+
+
+def gpus_of_node() -> dict[str, Any]:
+    """Return tool, driver, gpus (one mapping each), links ("0-1": "NV18"), busy (processes of others) and unknown
+    (what: why) of this node."""
+    for tool, read in (("nvidia-smi", _of_nvidia), ("rocm-smi", _of_rocm)):
+        if shutil.which(tool):
+            found = read()
+            if found["gpus"]:
+                return {"tool": tool, **found}
+            return _nothing(f"{tool} lists no GPU: {found['unknown'].get('gpus', 'it printed none')}")
+    return _nothing("neither nvidia-smi nor rocm-smi is here")
+
+
+def _nothing(why: str) -> dict[str, Any]:
+    return {"gpus": [], "links": {}, "busy": [], "unknown": dict.fromkeys(("gpus", "links", "idle"), why)}
+
+
+def _of_nvidia() -> dict[str, Any]:
+    text, why = printed("nvidia-smi", f"--query-gpu={','.join(_NVIDIA)}", "--format=csv,noheader,nounits")
+    gpus = nvidia_gpus(text)
+    links, no_links = printed("nvidia-smi", "topo", "-m")
+    apps, no_apps = printed("nvidia-smi", "--query-compute-apps=gpu_uuid,pid,process_name", "--format=csv,noheader")
+    found = {"gpus": gpus, "links": nvidia_links(links), "busy": [line.strip() for line in apps.splitlines() if line]}
+    return {**found, "driver": _one(gpus, "driver"), "unknown": _unknown(gpus, why, found["links"], no_links, no_apps)}
+
+
+def nvidia_gpus(text: str) -> list[dict[str, Any]]:
+    """Return a mapping for each line of --query-gpu. kind: the name; what is [N/A] or [Not Supported] is left out."""
+    gpus = []
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.split(",")]
+        if len(cells) != len(_NVIDIA) or not cells[0].isdigit():
+            continue
+        gpu = {ours: _value(cell) for ours, cell in zip(_NVIDIA.values(), cells, strict=True)}
+        if isinstance(gpu.get("memory_used_mib"), float):
+            gpu["memory_used_bytes"] = int(gpu["memory_used_mib"] * MIB)
+        if isinstance(gpu["held_back"], str):
+            bits = int(gpu["held_back"], 16) if gpu["held_back"].startswith("0x") else 0
+            gpu["held_back"] = [why for bit, why in _HELD_BACK.items() if bits & bit]
+        kept = {name: value for name, value in gpu.items() if value not in (None, []) and name != "memory_used_mib"}
+        gpus.append({**kept, "index": int(cells[0]), "kind": cells[1], "driver": cells[2]})
+    return gpus
+
+
+def nvidia_links(text: str) -> dict[str, str]:
+    """Return the links between GPUs that topo -m prints; those to network cards are left out."""
+    rows = [line.split() for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines() if line.strip()]
+    header = next((row for row in rows if row[0] == "GPU0" and row[1:2] != ["X"]), [])
+    count = len([name for name in header if re.fullmatch(r"GPU\d+", name)])
+    links = {}
+    for row in rows:
+        if re.fullmatch(r"GPU\d+", row[0]) and row != header and len(row) > count:
+            first = int(row[0][3:])
+            links |= {f"{first}-{other}": row[1 + other] for other in range(first + 1, count)}
+    return links
+
+
+def _of_rocm() -> dict[str, Any]:
+    wanted = (
+        "--showproductname",
+        "--showid",
+        "--showuse",
+        "--showmaxpower",
+        "--showperflevel",
+        "--showmeminfo",
+        "vram",
+    )
+    text, why = printed("rocm-smi", *wanted, "--showdriverversion", "--json")
+    clocks, _ = printed("rocm-smi", "--showsclkrange", "--json")  # apart: not every card has it
+    processes, no_processes = printed("rocm-smi", "--showpids", "--json")
+    topology, no_links = printed("rocm-smi", "--showtopo", "--json")
+    gpus, driver = rocm_gpus(text, clocks)
+    links = rocm_links(topology)
+    unknown = _unknown(gpus, why, links, no_links, no_processes)
+    return {"gpus": gpus, "driver": driver, "links": links, "busy": rocm_busy(processes), "unknown": unknown}
+
+
+def rocm_gpus(text: str, clocks: str = "") -> tuple[list[dict[str, Any]], str | None]:
+    """Return a mapping for each card, and the driver. kind: the id of the device, since one model has several names."""
+    cards, ranges = _json(text), _json(clocks)
+    gpus = []
+    for name in sorted((name for name in cards if re.fullmatch(r"card\d+", name)), key=lambda name: int(name[4:])):
+        card = {**ranges.get(name, {}), **cards[name]}
+        gpu = {ours: _value(str(card[theirs])) for theirs, ours in _ROCM.items() if theirs in card}
+        limits = re.findall(r"(\d+)Mhz", str(card.get("Valid sclk range", "")))
+        names = (str(card[key]) for key in ("Card Series", "Card series", "Card Model", "Card model") if key in card)
+        known = next((one for one in names if one not in ("", "N/A")), None)
+        kind = next((str(card[key]) for key in ("GPU ID", "Device ID") if card.get(key)), known)
+        memory = _value(str(card.get("VRAM Total Used Memory (B)", "")))
+        more = {"clock_limit_mhz": float(limits[-1])} if limits else {}
+        more |= {"memory_used_bytes": int(memory)} if isinstance(memory, float) else {}
+        kept = {**gpu, **more, "name": known, "kind": kind}
+        gpus.append({"index": int(name[4:]), **{key: value for key, value in kept.items() if value is not None}})
+    driver = cards.get("system", {}).get("Driver version")
+    return gpus, str(driver) if driver else None
+
+
+def rocm_links(text: str) -> dict[str, str]:
+    """Return the links between cards that --showtopo --json prints: a key of "system" for each pair."""
+    of = re.compile(r"\(Topology\) Link type between DRM devices (\d+) and (\d+)", re.IGNORECASE)
+    system = _json(text).get("system", {})
+    pairs = ((of.fullmatch(str(key)), str(value)) for key, value in system.items())
+    return {f"{match[1]}-{match[2]}": value for match, value in pairs if match and value not in _OWN_LINK}
+
+
+def rocm_busy(text: str) -> list[str]:
+    """Return the processes that have a GPU: PID1905652: "name, GPUs, bytes of VRAM, …"; some have none."""
+    busy = []
+    for key, value in _json(text).get("system", {}).items():
+        cells = [cell.strip() for cell in str(value).split(",")]
+        if re.fullmatch(r"PID\d+", str(key)) and len(cells) >= 3 and (cells[1], cells[2]) != ("0", "0"):
+            busy.append(f"{key[3:]} {cells[0]}")
+    return busy
+
+
+def _unknown(gpus: list[Any], why: str, links: Mapping[str, str], no_links: str, no_idle: str) -> dict[str, str]:
+    reasons = {"gpus": why if not gpus else "", "idle": no_idle}
+    reasons["links"] = (no_links or "no pair is in the text") if not links and len(gpus) > 1 else ""
+    return {what: reason for what, reason in reasons.items() if reason}
+
+
+def _json(text: str) -> dict[str, Any]:
+    """Return the object in a tool's text; warnings may come before it."""
+    try:
+        found = json.loads(text[text.index("{") :])
+    except ValueError:
+        return {}
+    return {key: value for key, value in found.items() if isinstance(value, dict)} if isinstance(found, dict) else {}
+
+
+def _value(text: str) -> float | str | None:
+    if text.lower().strip("[]") in ("n/a", "not supported", "unknown error", ""):
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _one(gpus: list[dict[str, Any]], name: str) -> str | None:
+    return next((str(gpu[name]) for gpu in gpus if name in gpu), None)
+
+
+def printed(*argv: str) -> tuple[str, str]:
+    """Return what a tool prints, and why it printed nothing."""
+    try:
+        done = subprocess.run(
+            argv,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=LIMIT_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return "", f"{argv[0]}: {'no answer' if isinstance(error, subprocess.TimeoutExpired) else error}"
+    if done.returncode == 0:
+        return done.stdout, ""
+    said = next(iter(_last_lines(done.stdout + done.stderr)), "no word")
+    return "", f"{argv[0]} ended with exit code {done.returncode}: {said}"
+
+
+def _last_lines(text: str) -> Iterator[str]:
+    return (line.strip()[:200] for line in reversed(text.splitlines()) if line.strip())
