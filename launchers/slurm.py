@@ -72,7 +72,7 @@ def job_sh(e: Experiment) -> str:
             "unset NODE_RANK RUN_DIR TRAIN_LOG # of another run; each node has its own",
             'nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST")',
             "export MASTER_ADDR=${nodes%%$'\\n'*} # of node 0, whose rank is 0",
-            "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000 * 2)) # and the next: jobs that share a node do not meet",
+            "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000 * 2)) # and the next: two jobs on a node do not meet",
             f'exec {" ".join(step)} bash "$here/{script}"',
             "",
         ]

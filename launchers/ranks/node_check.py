@@ -20,7 +20,7 @@ from statistics import median
 from typing import Any
 
 from node_findings import ROUNDS, findings
-from node_tools import gpus_of_node
+from node_tools import gpus_of_node, nothing_known
 from rank_program import die_with_parent, machine_facts, mark, say, stop
 
 GEMM = {"cpu": (512, "float32"), "cuda": (8192, "bfloat16")}
@@ -40,7 +40,9 @@ def main() -> int:
     parser.add_argument("--stop", action="store_true", help="exit code 1 where there is a finding")
     given = parser.parse_args()
     warnings.filterwarnings("ignore", message="`torch.distributed.*is deprecated")
-    tools = gpus_of_node() if os.environ["LOCAL_RANK"] == "0" else {}  # before anything of ours is on a GPU
+    tools = nothing_known("this run is on the CPU")
+    if not given.cpu and os.environ["LOCAL_RANK"] == "0":
+        tools = gpus_of_node()  # before anything of ours is on a GPU
     import torch.distributed as dist
 
     dist.init_process_group("gloo", timeout=LIMIT)
@@ -201,7 +203,7 @@ def _synchronize(device: Any) -> None:
 def _report(nodes: list[dict[str, Any]], found: list[dict[str, Any]]) -> None:
     """Print a line for each node and finding for people, and all of it as one mark."""
     for node in nodes:
-        gpus = f"{len(node['gpus'])} GPUs" if node["gpus"] else f"no GPU known ({node['unknown'].get('gpus')})"
+        gpus = f"{len(node['gpus'])} GPUs" if node["gpus"] else f"GPUs unknown: {node['unknown'].get('gpus')}"
         rates = ", ".join(f"{name} {value:g}" for name, value in node["rates"].items())
         say(f"preflight: node {node['node']} ({node['host']}): {gpus}; {rates}")
     for one in found:

@@ -1,11 +1,11 @@
 """Judge nodes that were looked at and timed before a run: what is a finding, and what is noise. Pure.
 
 Times are compared round by round, all ranks at once, with the median of the others: what slows all of them slows no
-ratio. Of nine rounds the second smallest and the second largest ratio are an interval of the median's that holds in 96 %
-of cases, whatever the distribution (order statistics, 1 - 2 · 10 / 2⁹; rounds one after the other are less independent
-than that). A finding needs its whole interval above the bound: 5 % for nodes, 10 % for the ranks of one node, since GPUs
-of one machine differ by 5 % and more (github.com/stas00/ml-engineering, MAMF). What is only slower in the middle is
-noise."""
+ratio. Of nine rounds the second smallest and the second largest ratio are an interval of the median's that holds in
+96 % of cases, whatever the distribution (order statistics, 1 - 2 · 10 / 2⁹; rounds one after the other are less
+independent than that). A finding needs its whole interval above the bound: 5 % for nodes, 10 % for the ranks of one
+node, since GPUs of one machine differ by 5 % and more (github.com/stas00/ml-engineering, MAMF). What is only slower in
+the middle is noise."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 power and clock, links between them. What no tool says is unknown, with the reason. Standard library only.
 
 Texts that were read: nvidia-smi --query-gpu and topo -m (github.com/NVIDIA/nccl/issues/1505), rocm-smi --json of four
-MI210 (codebases that keep one), rocm_smi.py of ROCm for the words of --showtopo (github.com/ROCm/rocm_smi_lib)."""
+MI210, rocm_smi.py of ROCm for the words of --showtopo (github.com/ROCm/rocm_smi_lib)."""
 
 from __future__ import annotations
 
@@ -45,11 +45,12 @@ def gpus_of_node() -> dict[str, Any]:
             found = read()
             if found["gpus"]:
                 return {"tool": tool, **found}
-            return _nothing(f"{tool} lists no GPU: {found['unknown'].get('gpus', 'it printed none')}")
-    return _nothing("neither nvidia-smi nor rocm-smi is here")
+            return nothing_known(f"{tool} lists no GPU: {found['unknown'].get('gpus', 'it printed none')}")
+    return nothing_known("neither nvidia-smi nor rocm-smi is here")
 
 
-def _nothing(why: str) -> dict[str, Any]:
+def nothing_known(why: str) -> dict[str, Any]:
+    """Return the answer of a node whose GPUs nobody has looked at."""
     return {"gpus": [], "links": {}, "busy": [], "unknown": dict.fromkeys(("gpus", "links", "idle"), why)}
 
 

@@ -1,0 +1,269 @@
+"""preflight=: what vendors' tools say, what is a finding and what is noise, and a rank that is really held back."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conf import load_experiment
+from launch import main as launch
+from launchers import make_plan
+from launchers.plan import Host
+from launchers.rank_modules import FOLDER, rank_module
+from parsers import marks, parse, read
+from tests.drills import PATIENCE_S, wait_until
+
+TEXTS = Path(__file__).parent / "tools"
+tools, judge = rank_module("node_tools"), rank_module("node_findings")
+
+
+def text(name: str) -> str:
+    """Return a vendor's text without the lines that say where it is from."""
+    lines = (TEXTS / name).read_text(encoding="utf-8").splitlines(keepends=True)
+    return "".join(line for line in lines if not line.startswith("#"))
+
+
+def test_nvidia_smi_of_an_h100_and_its_neighbour() -> None:
+    first, second = tools.nvidia_gpus(text("nvidia_query.csv"))
+    assert (first["kind"], first["driver"], first["power_limit_w"]) == ("NVIDIA H100 80GB HBM3", "535.129.03", 700.0)
+    assert (first["clock_limit_mhz"], first["memory_used_bytes"], first["index"]) == (1980.0, 3 * 2**20, 0)
+    assert "held_back" not in first and first["uncorrected_errors"] == 0
+    assert second["held_back"] == ["the hardware slows it down", "heat"]
+    assert "uncorrected_errors" not in second, "[N/A] is unknown, not zero"
+
+
+def test_links_of_a_dgx_a100() -> None:
+    links = tools.nvidia_links(text("nvidia_topo.txt"))
+    assert len(links) == 28
+    assert {*links.values()} == {"NV12"}
+    assert tools.nvidia_links("no such option") == {}
+
+
+def test_rocm_smi_of_four_mi210() -> None:
+    gpus, driver = tools.rocm_gpus(text("rocm_mi210.json"))
+    assert driver == "5.18.13"
+    assert {gpu["kind"] for gpu in gpus} == {"0x740f"}, "two names of one device"
+    assert [gpu["clock_limit_mhz"] for gpu in gpus] == [1700, 1700, 1700, 1502]
+    assert [gpu["performance_level"] for gpu in gpus] == ["auto", "auto", "auto", "perf_determinism"]
+    assert tools.rocm_busy(text("rocm_mi210.json")) == [], "its process has no GPU"
+    assert tools.rocm_busy('{"system": {"PID7": "python3, 8, 183000000000, 0, 0"}}') == ["7 python3"]
+    found = judge.findings([node(0, gpus=gpus)])
+    assert [one["text"] for one in found] == [
+        "node 0 (n0): GPU 3 has clock limit, MHz 1502.0, most have 1700.0",
+        "node 0 (n0): GPU 3 has level perf_determinism, most have auto",
+    ]
+
+
+def test_links_that_rocm_smi_prints() -> None:
+    assert tools.rocm_links(text("rocm_topo.json")) == {"0-1": "XGMI", "0-2": "PCIE", "1-2": "XGMI"}
+
+
+@pytest.mark.parametrize(
+    "wrong", ["", "{", "[]", '{"card0": 3}', '{"system": []}', "ERROR: no driver\n\0\x1b[1m", "GPU0"]
+)
+def test_texts_that_are_none(wrong: str) -> None:
+    assert tools.nvidia_gpus(wrong) == [] and tools.nvidia_links(wrong) == {}
+    assert tools.rocm_gpus(wrong)[0] == [] and tools.rocm_links(wrong) == {} and tools.rocm_busy(wrong) == []
+
+
+def program(folder: Path, name: str, body: str) -> None:
+    (folder / name).write_text(f"#!/bin/bash\n{body}\n", encoding="utf-8")
+    (folder / name).chmod(0o755)
+
+
+def asked(folder: Path, *more: str) -> Mapping[str, Any]:
+    code = "import json, node_tools; print(json.dumps(node_tools.gpus_of_node()))"
+    env = {"PATH": f"{folder}:/usr/bin:/bin", "PYTHONPATH": str(FOLDER), **dict(pair.split("=") for pair in more)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    return dict(json.loads(done.stdout))
+
+
+def test_a_node_without_tools_with_a_broken_one_and_with_one(tmp_path: Path) -> None:
+    why = "neither nvidia-smi nor rocm-smi is here"
+    assert asked(tmp_path)["unknown"] == {"gpus": why, "links": why, "idle": why}
+    said = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
+    program(tmp_path, "nvidia-smi", f'echo "{said}"; exit 9')
+    assert f"exit code 9: {said}" in asked(tmp_path)["unknown"]["gpus"]
+    where = TEXTS.as_posix()
+    print_query = f"grep -v ^# {where}/nvidia_query.csv"
+    print_links = f"grep -v ^# {where}/nvidia_topo.txt"
+    program(
+        tmp_path,
+        "nvidia-smi",
+        f'case $1 in --query-gpu=*) {print_query} ;; topo) {print_links} ;; *) echo "GPU-1, 77, python" ;; esac',
+    )
+    found = asked(tmp_path)
+    assert (found["tool"], len(found["gpus"]), found["driver"]) == ("nvidia-smi", 2, "535.129.03")
+    assert (found["busy"], found["unknown"]) == (["GPU-1, 77, python"], {})
+
+
+def rounds(mean: float, noise: float, generator: random.Random) -> list[float]:
+    return [mean * generator.lognormvariate(0, noise) for _ in range(judge.ROUNDS)]
+
+
+def node(number: int, **more: Any) -> dict[str, Any]:
+    known = {"node": number, "host": f"n{number}", "gpus": [], "links": {}, "busy": [], "unknown": {}, "versions": {}}
+    return {**known, "gemm_s": [[]], "reduce_s": [[]], "pairs": [], **more}
+
+
+def cluster(seed: int, slow: Mapping[int, float], ranks: Mapping[tuple[int, int], float], noise: float) -> list[Any]:
+    """Eight nodes of eight ranks. slow: node → how many times as long; ranks: (node, rank) → the same."""
+    generator = random.Random(seed)
+    nodes = []
+    for number in range(8):
+        own = [slow.get(number, 1.0) * ranks.get((number, rank), 1.0) for rank in range(8)]
+        nodes.append(node(number, gemm_s=[rounds(one, noise, generator) for one in own]))
+    return nodes
+
+
+def test_noise_is_no_finding() -> None:
+    """GPUs that differ by some percent, as those of one machine do, in 40 clusters of 64."""
+    for seed in range(40):
+        generator = random.Random(seed)
+        usual = {(n, r): generator.uniform(1.0, 1.05) for n in range(8) for r in range(8)}
+        assert judge.findings(cluster(seed, {}, usual, 0.01)) == []
+
+
+def test_slow_nodes_and_ranks_are_named() -> None:
+    for seed in range(40):
+        (found,) = judge.findings(cluster(seed, {5: 1.15}, {}, 0.01))
+        assert (found["kind"], found["node"]) == ("slow node", 5)
+        assert found["interval"][0] < found["ratio"] < found["interval"][1] and 1.1 < found["ratio"] < 1.2
+        kinds = {(one["kind"], one["node"]) for one in judge.findings(cluster(seed, {}, {(2, 6): 1.3}, 0.01))}
+        assert kinds == {("slow rank", 2), ("slow node", 2)}, "a node is as slow as its slowest GPU"
+
+
+def test_a_node_with_a_slow_network_is_named_by_its_neighbours() -> None:
+    generator = random.Random(1)
+    pairs = {(a, a + 1): rounds(2.0 if 3 in (a, a + 1) else 1.0, 0.01, generator) for a in range(7)}
+    of = {n: [{"nodes": list(p), "seconds": s} for p, s in pairs.items() if n in p] for n in range(8)}
+    (found,) = judge.findings([node(n, pairs=of[n]) for n in range(8)])
+    assert (found["kind"], found["node"]) == ("slow link", 3)
+
+
+GPU = {"index": 0, "kind": "H100", "power_limit_w": 700.0, "power_default_w": 700.0, "use_percent": 0.0}
+MESH = {"0-1": "NV18", "0-2": "NV18", "0-3": "NV18", "1-2": "NV18", "1-3": "NV18", "2-3": "NV18"}
+
+
+@pytest.mark.parametrize(
+    ("second", "says"),
+    [
+        ({"gpus": [{**GPU, "kind": "A100"}]}, "GPUs of several kinds"),
+        ({"gpus": [GPU, {**GPU, "index": 1}]}, "different numbers of GPUs"),
+        ({"gpus": [{**GPU, "use_percent": 97.0}]}, "GPU 0 is in use: 97 %"),
+        ({"gpus": [{**GPU, "memory_used_bytes": 70 * 2**30}]}, "70.0 GiB"),
+        ({"gpus": [GPU], "busy": ["GPU-1, 77, python"]}, "others compute on its GPUs: GPU-1, 77, python"),
+        ({"gpus": [{**GPU, "power_limit_w": 500.0}]}, "may take 500 W, by default 700 W"),
+        ({"gpus": [{**GPU, "held_back": ["heat"]}]}, "GPU 0 is held back by heat"),
+        ({"gpus": [{**GPU, "uncorrected_errors": 2.0}]}, "2 uncorrected memory errors"),
+        ({"gpus": [GPU], "versions": {"driver": "570.1"}}, "driver differs: node 0 (n0) 550.1, node 1 (n1) 570.1"),
+        ({"gpus": [GPU], "versions": {}}, "driver differs: node 0 (n0) 550.1, node 1 (n1) None"),
+        ({"gpus": [GPU], "links": {**MESH, "2-3": "SYS"}}, "GPUs are linked by NV18, but 2-3 SYS"),
+    ],
+)
+def test_what_differs_is_a_finding(second: Mapping[str, Any], says: str) -> None:
+    same = {"gpus": [GPU], "versions": {"driver": "550.1"}, "links": MESH}
+    assert judge.findings([node(0, **same), node(1, **same)]) == []
+    found = judge.findings([node(0, **same), node(1, **{**same, **second})])
+    assert says in "\n".join(one["text"] for one in found)
+
+
+PLAN = ("platform=nvidia", "framework=megatron", "model=llama31_8b", "nodes=2", "layout=data_parallel")
+
+
+def test_the_plan_of_a_job_on_gpus_looks_first_and_others_where_requested() -> None:
+    host = Host(python="/py", cpu_count=8)
+    of = lambda *more: make_plan(load_experiment(*PLAN, *more), host)  # noqa: E731
+    assert not any("node_check" in word for argv in of().setup for word in argv)
+    look = of("cluster=slurm").setup[0]
+    assert look[-1].endswith("node_check.py") and "--nnodes=2" in look and "--master-port=29501" in look
+    assert of("preflight=stop").setup[0][-1] == "--stop"
+    assert of("cluster=slurm", "preflight=none").setup == of().setup
+
+
+def started(node_rank: int, port: int, **variables: str) -> subprocess.Popen[str]:
+    argv = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1"]
+    argv += [f"--node-rank={node_rank}", "--master-addr=127.0.0.1", f"--master-port={port}"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "SLURMD_NODENAME": f"tn{node_rank}", **variables}
+    command = [*argv, str(FOLDER / "node_check.py"), "--cpu", "--stop"]
+    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def rank_below(process: subprocess.Popen[str]) -> int | None:
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(path.read_text().rpartition(")")[2].split()[1])
+            if parent == process.pid and "node_check.py" in (path.parent / "cmdline").read_text():
+                return int(path.parent.name)
+        except (OSError, IndexError):
+            continue
+    return None
+
+
+def hold_back(pid: int, ended: threading.Event) -> None:
+    """Let a process run a twentieth of the time; promptly, where we may be before others."""
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -15)
+    try:
+        while not ended.is_set():
+            os.kill(pid, signal.SIGSTOP)
+            time.sleep(0.2)
+            os.kill(pid, signal.SIGCONT)
+            time.sleep(0.01)
+    except ProcessLookupError:
+        return
+
+
+@pytest.mark.engine
+@pytest.mark.long
+@pytest.mark.drill("nobody looked at the nodes")
+def test_a_node_that_is_held_back_is_named_and_stops_the_run() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    nodes, ended = [started(rank, port) for rank in (0, 1)], threading.Event()
+    wait_until(lambda: rank_below(nodes[1]) is not None, "a rank of the second node", PATIENCE_S)
+    pid = rank_below(nodes[1])
+    assert pid is not None
+    holding = threading.Thread(target=hold_back, args=(pid, ended))
+    holding.start()
+    try:
+        said = [process.communicate(timeout=PATIENCE_S) for process in nodes]
+    finally:
+        ended.set()
+        holding.join()
+    assert [process.returncode for process in nodes] == [1, 1], said
+    assert "engine: preflight:" in said[0][1]
+    facts = next(filter(None, (marks.read("facts", line) for line in said[0][0].splitlines())))
+    slow = [one for one in facts["preflight"]["findings"] if one["kind"] == "slow node"]
+    assert [one["host"] for one in slow] == ["tn1"] and slow[0]["ratio"] > 1.5
+    parsed = parse(said[1][0].encode().splitlines(keepends=True))
+    assert "preflight" in parsed.facts, "the last node's log has it, too"
+
+
+@pytest.mark.engine
+@pytest.mark.long
+def test_a_launch_with_preflight_has_the_nodes_in_its_record(tmp_path: Path) -> None:
+    tiny = ("platform=cpu", "framework=megatron", "model=llama_tiny", "gpus_per_node=2", "training.train_iters=2")
+    assert launch([*tiny, "optimizer.lr_warmup_iters=1", "preflight=note", f"runs_dir={tmp_path}", "name=a"]) == 0
+    (path,) = (path for path in (tmp_path / "a").iterdir() if path.is_dir())
+    record = read(path)
+    (looked,) = record.environment["preflight"]["nodes"]
+    assert looked["rates"]["gemm_tflops"] > 0 and looked["rates"]["reduce_gb_s"] > 0
+    assert looked["unknown"]["gpus"] == "this run is on the CPU"
+    texts = [f"preflight: {one['text']}" for one in record.environment["preflight"]["findings"]]
+    assert [note for note in record.notes if note.startswith("preflight")] == texts
+    assert (record.status, len(record.steps)) == ("completed", 2)
