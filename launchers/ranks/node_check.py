@@ -26,7 +26,7 @@ from rank_program import die_with_parent, machine_facts, mark, say, stop
 GEMM = {"cpu": (512, "float32"), "cuda": (8192, "bfloat16")}
 """Rows, columns and depth of the product, and its type."""
 REDUCED_BYTES = {"cpu": 2**22, "cuda": 2**28}
-WARM_S, LEAST_S = {"cpu": 0.2, "cuda": 1.0}, {"cpu": 0.1, "cuda": 0.03}
+WARM_S, LEAST_S = {"cpu": 0.2, "cuda": 1.0}, {"cpu": 0.2, "cuda": 0.03}
 """How long products warm up (clocks rise), and how long a timing takes at least: of a CPU turns of the scheduler."""
 LIMIT = timedelta(minutes=3)
 """How long a collective may take: a node that hangs ends the run before it begins."""

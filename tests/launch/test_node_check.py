@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
-import socket
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +17,7 @@ from launch import main as launch
 from launchers import make_plan
 from launchers.plan import Host
 from launchers.rank_modules import FOLDER, rank_module
-from parsers import marks, parse, read
-from tests.drills import PATIENCE_S, wait_until
+from parsers import read
 
 TEXTS = Path(__file__).parent / "tools"
 tools, judge = rank_module("node_tools"), rank_module("node_findings")
@@ -192,66 +185,6 @@ def test_the_plan_of_a_job_on_gpus_looks_first_and_others_where_requested() -> N
     assert look[-1].endswith("node_check.py") and "--nnodes=2" in look and "--master-port=29501" in look
     assert of("preflight=stop").setup[0][-1] == "--stop"
     assert of("cluster=slurm", "preflight=none").setup == of().setup
-
-
-def started(node_rank: int, port: int, **variables: str) -> subprocess.Popen[str]:
-    argv = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1"]
-    argv += [f"--node-rank={node_rank}", "--master-addr=127.0.0.1", f"--master-port={port}"]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "SLURMD_NODENAME": f"tn{node_rank}", **variables}
-    command = [*argv, str(FOLDER / "node_check.py"), "--cpu", "--stop"]
-    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def rank_below(process: subprocess.Popen[str]) -> int | None:
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parent = int(path.read_text().rpartition(")")[2].split()[1])
-            if parent == process.pid and "node_check.py" in (path.parent / "cmdline").read_text():
-                return int(path.parent.name)
-        except (OSError, IndexError):
-            continue
-    return None
-
-
-def hold_back(pid: int, ended: threading.Event) -> None:
-    """Let a process run a twentieth of the time; promptly, where we may be before others."""
-    with suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -15)
-    try:
-        while not ended.is_set():
-            os.kill(pid, signal.SIGSTOP)
-            time.sleep(0.2)
-            os.kill(pid, signal.SIGCONT)
-            time.sleep(0.01)
-    except ProcessLookupError:
-        return
-
-
-@pytest.mark.engine
-@pytest.mark.long
-@pytest.mark.drill("nobody looked at the nodes")
-def test_a_node_that_is_held_back_is_named_and_stops_the_run() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
-    nodes, ended = [started(rank, port) for rank in (0, 1)], threading.Event()
-    wait_until(lambda: rank_below(nodes[1]) is not None, "a rank of the second node", PATIENCE_S)
-    pid = rank_below(nodes[1])
-    assert pid is not None
-    holding = threading.Thread(target=hold_back, args=(pid, ended))
-    holding.start()
-    try:
-        said = [process.communicate(timeout=PATIENCE_S) for process in nodes]
-    finally:
-        ended.set()
-        holding.join()
-    assert [process.returncode for process in nodes] == [1, 1], said
-    assert "engine: preflight:" in said[0][1]
-    facts = next(filter(None, (marks.read("facts", line) for line in said[0][0].splitlines())))
-    slow = [one for one in facts["preflight"]["findings"] if one["kind"] == "slow node"]
-    assert [one["host"] for one in slow] == ["tn1"] and slow[0]["ratio"] > 1.5
-    parsed = parse(said[1][0].encode().splitlines(keepends=True))
-    assert "preflight" in parsed.facts, "the last node's log has it, too"
 
 
 @pytest.mark.engine
