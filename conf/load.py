@@ -92,7 +92,9 @@ def spelled_out(overrides: Iterable[str]) -> list[str]:
             if not Path(value).is_file():
                 hint = "cluster=slurm, or the file of your site, with the keys of conf/cluster/slurm.yaml"
                 raise ConfigError(Problem("cluster", "there is no such file", value, hint=hint))
-            spelled += ["cluster=slurm", *flattened({"cluster": read_yaml(Path(value))})]
+            of_site = read_yaml(Path(value))
+            kind = "kubernetes" if of_site.get("kubernetes") else "slurm"
+            spelled += [f"cluster={kind}", *flattened({"cluster": of_site})]
             continue
         spelled += ["data=prefix", f"data.path={value}"] if path else [f"method={value}"] if older else [text]
     return spelled

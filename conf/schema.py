@@ -307,12 +307,28 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Kubernetes:
+    """The wishes of a site of Kubernetes. secret: the Secret that has the values of forward_env under these names.
+    resources: limits of a pod beside its GPUs. runs_claim: the claim of a volume that keeps the runs; claims: of
+    others, and where they are mounted. deadline_s: seconds after which the job is ended."""
+
+    namespace: str
+    service_account: str | None
+    secret: str | None
+    node_selector: Mapping[str, Any]
+    resources: Mapping[str, Any]
+    runs_claim: str | None
+    claims: Mapping[str, Any]
+    deadline_s: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """Where the processes start, and paths there. container: what starts the image; none: it is where we are already.
     container_options: more words for that runtime, before the image. network: variables of the ranks that this site's
     network needs, under the user's own (environment). forward_env: variables passed on by name, never read by us.
     budget: GPUs, on a CPU cores, that the runs of a matrix take together; None: one run at a time, of a batch system as
-    it likes. retries: of a run that failed, in a matrix. job: of a batch system; None: there is none."""
+    it likes. retries: of a run that failed, in a matrix. job: of a batch system, kubernetes: of that; None: none."""
 
     name: str
     master_addr: str
@@ -326,6 +342,7 @@ class Cluster:
     budget: int | None
     retries: int
     job: Job | None
+    kubernetes: Kubernetes | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from conf.errors import ConfigError, InputError, Problem, writing
 from conf.resolve import Experiment
 from conf.vendors import vendor_of
 from conf.vocabulary import follow, requested
-from launchers import containers, node_check, slurm
+from launchers import containers, kubernetes, node_check, slurm
 from launchers.frameworks import framework_of
 from launchers.plan import Plan, Scope
 
@@ -133,7 +133,9 @@ def leave(requested: Sequence[tuple[Experiment, Plan, Scope]]) -> None:
         for note in scope.notes:
             print(f"warning: {note}", file=sys.stderr)
         how = (
-            f"cd {e.bundle} && sbatch {slurm.JOB}"
+            f"kubectl create -f {e.bundle}/{kubernetes.FILE}"
+            if e.cluster.kubernetes
+            else f"cd {e.bundle} && sbatch {slurm.JOB}"
             if e.cluster.job
             else f"copy it to where it is to run, then bash {_started_by(e)}"
         )
@@ -145,7 +147,11 @@ def texts(e: Experiment, plan: Plan, scope: Scope) -> dict[str, str]:
     found = framework_of(e.framework.name).bundle(e, plan, scope) or of_programs(e, plan, scope)
     job = {slurm.JOB: slurm.job_sh(e)} if e.cluster.job else {}
     started = {containers.SCRIPT: containers.container_sh(e, plan)} if containers.on_each_node(e) else {}
-    return {**found, **started, **job}
+    files = {**found, **started, **job}
+    return {
+        **files,
+        **({kubernetes.FILE: kubernetes.text(*kubernetes.documents(e, files))} if e.cluster.kubernetes else {}),
+    }
 
 
 def _started_by(e: Experiment) -> str:
@@ -154,6 +160,7 @@ def _started_by(e: Experiment) -> str:
 
 def _problems(e: Experiment) -> Iterator[Problem]:
     yield from slurm.problems(e) if e.cluster.job else containers.problems(e)
+    yield from kubernetes.problems(e)
     if e.rehearse == "layout":
         what = "a bundle starts the stack once, and a layout is rehearsed rank by rank"
         yield Problem("rehearse", what, "layout", "train", "rehearse=train, or without bundle=")

@@ -16,7 +16,7 @@ def wanted(e: Experiment) -> str:
     """Return none, note or stop: what was requested, else what is usual."""
     if e.rehearse:
         return "none"
-    return e.preflight or ("note" if e.cluster.job and e.accelerator else "none")
+    return e.preflight or ("note" if (e.cluster.job or e.cluster.kubernetes) and e.accelerator else "none")
 
 
 def looked_at(plan: Plan, e: Experiment, python: str) -> Plan:

@@ -14,7 +14,7 @@ from conf.frameworks import is_module, plain_release, versions
 from conf.load import hardware_named
 from conf.resolve import Experiment
 from conf.vendors import vendor_of
-from launchers import corpus, slurm, variables
+from launchers import corpus, kubernetes, slurm, variables
 from launchers.frameworks import framework_of
 from launchers.rank_modules import rank_module
 
@@ -23,6 +23,8 @@ def problems(e: Experiment) -> list[Problem]:
     """Return what keeps `e` from running on this machine; empty if nothing does."""
     if e.cluster.job is not None:  # its nodes are not here
         return [*slurm.problems(e), *([] if e.bundle else _data(e))]
+    if e.cluster.kubernetes is not None:
+        return [*kubernetes.problems(e), *kubernetes.not_started(e)]
     framework, found = framework_of(e.framework.name), [*_platform(e)]
     if e.nodes > 1 and not e.rehearse:
         what = "launch.py runs one node so far, and would record that one only"

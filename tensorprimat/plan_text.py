@@ -14,7 +14,7 @@ from conf import summary
 from conf.errors import listed, some
 from conf.resolve import Experiment
 from estimate.headroom import memory_text, what_fits
-from launchers import containers, make_plan, preflight, run_dir, slurm, where
+from launchers import containers, kubernetes, make_plan, preflight, run_dir, slurm, where
 from launchers.attribute_settings import options_unknown
 from launchers.frameworks import framework_of
 from launchers.plan import Plan, Scope
@@ -54,6 +54,9 @@ def plan_text(e: Experiment, p: Plan, rehearsed: Scope, complete: bool) -> str:
         texts += [f"--- {name}\n{text.rstrip()}" for name, text in sorted(p.files.items())]
     if e.cluster.job is not None and not list(slurm.problems(e)):
         texts.append(f"--- {slurm.JOB} (bundle=DIR leaves it)\n{slurm.job_sh(e).rstrip()}")
+    if e.cluster.kubernetes is not None and not list(kubernetes.problems(e)):
+        shown = kubernetes.text(kubernetes.jobset(e, {"run.sh": "run.sh"}))
+        texts.append(f"--- {kubernetes.FILE} (bundle=DIR leaves it, with all files of the bundle)\n{shown.rstrip()}")
     return "\n".join(texts)
 
 

@@ -40,7 +40,8 @@ class Vendor:
     vendors is rehearsed as on the first of them. aliases: what foreign records call it. tool: the program that lists
     the devices. visibility: environment variables that limit the devices a process sees, and that a run on the CPU
     empties. device_prefixes: first words of its device names, in lower case. torch_device: what the ranks' torch must
-    be built for: cpu, cuda or rocm. container_arguments: runtime → arguments that pass the devices in."""
+    be built for: cpu, cuda or rocm. container_arguments: runtime → arguments that pass the devices in.
+    kubernetes_resource: what a pod asks for to get a device."""
 
     name: str = CPU
     order: int = 50
@@ -50,6 +51,7 @@ class Vendor:
     device_prefixes: tuple[str, ...] = ()
     torch_device: str = "cpu"
     container_arguments: Mapping[str, tuple[str, ...]] = {}
+    kubernetes_resource: str | None = None
 
     def devices(self) -> Devices | None:
         """Return the devices that `tool` lists, None where it is missing, fails or lists none."""

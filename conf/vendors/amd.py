@@ -28,6 +28,7 @@ class Amd(Vendor):
     visibility = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")  # HIP honours CUDA's, too
     device_prefixes = ("amd",)
     torch_device = "rocm"
+    kubernetes_resource = "amd.com/gpu"
     container_arguments: Mapping[str, tuple[str, ...]] = {
         **dict.fromkeys(("docker", "podman"), _DEVICE_FILES),
         "apptainer": ("--rocm",),

@@ -15,6 +15,7 @@ class Nvidia(Vendor):
     visibility = ("CUDA_VISIBLE_DEVICES",)
     device_prefixes = ("nvidia",)
     torch_device = "cuda"
+    kubernetes_resource = "nvidia.com/gpu"
     container_arguments: Mapping[str, tuple[str, ...]] = {  # enroot's own hook finds NVIDIA's GPUs
         "docker": ("--gpus", "all"),
         "podman": ("--device", "nvidia.com/gpu=all"),
