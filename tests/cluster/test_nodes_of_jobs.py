@@ -24,14 +24,14 @@ ATTEMPTS = 3
 
 
 def looking_on(node: str) -> int | None:
-    """Return the process that looks at a node: the rank, not torchrun."""
+    """Return the process that looks at a node, once it has met the others: the rank, not torchrun."""
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             words = (path / "cmdline").read_bytes().split(b"\0")
             ours = any(word.endswith(b"node_check.py") for word in words) and b"torch.distributed.run" not in words
             if (
                 ours
-                and b"libtorch_cpu" in (path / "maps").read_bytes()
+                and any(os.readlink(link).startswith("socket:") for link in (path / "fd").iterdir())
                 and f"SLURMD_NODENAME={node}".encode() in (path / "environ").read_bytes().split(b"\0")
             ):
                 return int(path.name)
