@@ -31,7 +31,7 @@ def looking_on(node: str) -> int | None:
             ours = any(word.endswith(b"node_check.py") for word in words) and b"torch.distributed.run" not in words
             if (
                 ours
-                and any(os.readlink(link).startswith("socket:") for link in (path / "fd").iterdir())
+                and any(str(link.readlink()).startswith("socket:") for link in (path / "fd").iterdir())
                 and f"SLURMD_NODENAME={node}".encode() in (path / "environ").read_bytes().split(b"\0")
             ):
                 return int(path.name)
