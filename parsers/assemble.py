@@ -36,7 +36,7 @@ _SPEEDS: dict[str, Any] = dict.fromkeys(
 )
 _SPEED = re.compile("mfu|tflops|tokens_per|memory|elapsed|throughput|samples_per|_(?:s|ms|mb|gb|bytes|w)$")
 MOST_FINDINGS = 20
-"""Of a look at the nodes, as notes; all of them stand in environment.preflight."""
+"""Findings of a look at the nodes that become notes; all of them stand in environment.preflight."""
 _MEMORY_FACTS = ("max_allocated_bytes", "max_reserved_bytes")
 _USABLE_OF_TOTAL = 0.03
 # What a Megatron dump alone states and no setting of ours covers: recipes set it on one side only.

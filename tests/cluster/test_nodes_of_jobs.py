@@ -19,6 +19,7 @@ from tests.cluster.test_slurm import TINY, recorded, submitted
 from tests.cluster.test_slurm import site as site
 
 ON_TWO_NODES = (*TINY[:-1], "optimizer.lr_warmup_iters=1", "nodes=2", "gpus_per_node=1", "cluster=slurm")
+ON_TWO_NODES = (*ON_TWO_NODES, "cluster.job.time_limit=00:30:00")
 ATTEMPTS = 3
 """On a machine that others use, too, noise may hide even a rank that is held back: what is not certain is not named."""
 
