@@ -15,7 +15,7 @@ from typing import Any
 
 SLOWER_NODE, SLOWER_RANK, SLOWER_LINK = 1.05, 1.10, 1.10
 IDLE_PERCENT, IDLE_BYTES = 5.0, 2**30
-"""What an idle GPU may report: a driver keeps up to some hundreds of MiB for itself."""
+"""Most that an idle GPU may report: a driver keeps up to some hundreds of MiB for itself."""
 ROUNDS = 9
 Node = Mapping[str, Any]
 
