@@ -14,9 +14,10 @@ VENV := .venv
 PIP := $(VENV)/bin/python -m pip
 INDEXES := $(if $(INDEX),--index-url $(INDEX)) $(if $(EXTRA_INDEX),--extra-index-url $(EXTRA_INDEX))
 
-.PHONY: help install demo test quick drills npm test-layouts test-slurm test-wheel docs test-nvidia rehearse nemo bridge bridge-recipes stacks test-stacks check wheel clean
+.PHONY: help install demo gpu-day test quick drills npm test-layouts test-slurm test-wheel docs test-nvidia rehearse nemo bridge bridge-recipes stacks test-stacks check wheel clean
 help:
 	@echo "make demo     train a small Llama under two layouts, three times each, and compare them (MODEL=moe_tiny: a MoE; DATA=tiny: on English)"
+	@echo "make gpu-day  everything that only a GPU shows, on one GPU in half an hour (TINY=1: rehearsed on this CPU), in ./gpu-day"
 	@echo "make quick    the tests that a change needs most, in two minutes"
 	@echo "make test     all tests (trains through Megatron-Core on this CPU)"
 	@echo "make drills   faults made with real processes: a table of what each did before it was mended, and does now"
@@ -83,6 +84,12 @@ test-slurm: $(VENV)/.dev
 
 test-wheel: $(VENV)/.dev
 	$(VENV)/bin/python -m pytest -m wheel --durations=5
+
+# resumable, and at most MINUTES a call: make gpu-day MINUTES=9, again and again
+DAY := gpu-day
+MINUTES := 30
+gpu-day: $(VENV)/.embedded
+	$(VENV)/bin/python benchmarks/gpu_day.py $(DAY) --minutes $(MINUTES) $(if $(TINY),--tiny)
 
 # for tests/shell and tests/compare/test_browser.py (with the machine's chromium, else Playwright's): skipped by name where npm is not,
 # or what it needs cannot be reached

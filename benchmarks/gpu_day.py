@@ -1,0 +1,284 @@
+"""A day on a box with one GPU, in half an hour: everything that only a GPU shows, in one folder to keep.
+
+    make gpu-day                    on the GPU that is here; nothing is downloaded
+    make gpu-day TINY=1             the same program at toy size, on the CPU
+    .venv/bin/python benchmarks/gpu_day.py DIR [--tiny] [--only PHASE…] [--minutes 10]
+
+Phases: measure, predict, turns, resume, memory, report. One that is done is not run again: a call that was cut goes on
+where it is called again. --minutes: no phase, and no turn of one, begins after so long. DIR has machine/ (machine.yaml,
+machine.html), runs/ (records and logs of the engine, power beside them), plain/ (the same model in plain PyTorch, in
+turns with the engine), predicted.json and report.md. Exit code 0: all is done; 1: something failed, 3: time was up."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "launchers" / "ranks")]
+
+TURNS, WARM_UP = 3, 3
+UNTIED = "model.untie_embeddings_and_output_weights=true"  # as the plain model has it: 1.5 B parameters
+FULL = (
+    *("framework=megatron", "model=llama32_1b", UNTIED, "layout=data_parallel", "gpus_per_node=1", "nodes=1"),
+    *("training.seq_length=4096", "training.global_batch_size=8", "training.train_iters=20", "precision=bf16"),
+)
+TINY = (
+    "platform=cpu",
+    "model=llama_tiny",
+    "gpus_per_node=1",
+    "training.global_batch_size=8",
+    "training.train_iters=12",
+)
+TOO_LARGE = {True: "training.micro_batch_size=4096", False: "training.micro_batch_size=512"}
+LEAST_BYTES = 12 << 30  # of addresses, for a process of the CPU that is to run out of them
+LIMIT_S = 420.0  # of one run
+
+
+class LateError(Exception):
+    """The time of this call is over; another call goes on."""
+
+
+class Day:
+    """One day: its folder, its size, and when its time is over."""
+
+    def __init__(self, folder: Path, tiny: bool, minutes: float) -> None:
+        self.folder, self.tiny = folder.resolve(), tiny
+        self.ends = time.monotonic() + 60 * minutes
+        self.words = TINY if tiny else FULL
+
+    def path(self, *parts: str) -> Path:
+        return self.folder.joinpath(*parts)
+
+    def check_time(self) -> None:
+        if time.monotonic() > self.ends:
+            raise LateError
+
+    def launch(self, name: str, *more: str, **how: Any) -> int:
+        """Run one experiment under a name of its own, where it has no record yet; return its exit code."""
+        self.check_time()
+        words = (*self.words, f"runs_dir={self.path('runs')}", f"name={name}", *more)
+        return program("launch.py", *words, **how).wait(timeout=LIMIT_S)
+
+    def record(self, name: str) -> Any:
+        """Return the record of a run, None where there is none."""
+        import parsers
+
+        found = sorted(self.path("runs", name).glob("*/run.json"))
+        return parsers.read(found[-1].parent) if found else None
+
+
+def program(*words: str, **how: Any) -> subprocess.Popen[bytes]:
+    """Start a program of ours, whose output is ours."""
+    return subprocess.Popen([sys.executable, *words], cwd=ROOT, **how)
+
+
+def measure(day: Day) -> bool:
+    """Measure the machine."""
+    minutes = max(0.2, min(0.4 if day.tiny else 8.0, (day.ends - time.monotonic()) / 60 - 0.5))
+    ranks = ("ranks=1",) if day.tiny else ()
+    words = ("-m", "measure", *ranks, f"minutes={minutes:.2f}", "-o", str(day.path("machine")))
+    return program(*words).wait(timeout=60 * minutes + LIMIT_S) == 0
+
+
+def predict(day: Day) -> bool:
+    """Write down memory and step time before anything of it ran: as published runs say, and by this machine's file."""
+    from conf import load_experiment
+    from conf.machine import read
+    from estimate.figures import estimate
+
+    e = load_experiment(*day.words)
+    found = {}
+    for name, known in (("published", None), ("machine", read(day.path("machine", "machine.yaml")))):
+        figures = estimate(e, machine=known).figures
+        found[name] = {key: [figures[key].value, figures[key].interval] for key in figures}
+    day.path("predicted.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+    return True
+
+
+def turns(day: Day) -> bool:
+    """Train the engine and the same model in plain PyTorch, each first in turn."""
+    day.path("plain").mkdir(exist_ok=True)
+    good = True
+    for turn in range(TURNS):
+        both = [partial(day.launch, f"engine-{turn}", f"training.seed={1234 + turn}"), partial(_plain, day, turn)]
+        for one in both if turn % 2 == 0 else reversed(both):
+            day.check_time()
+            good = one() == 0 and good
+    return good
+
+
+def _plain(day: Day, turn: int) -> int:
+    out = day.path("plain", f"{turn}.json")
+    if out.is_file():
+        return 0
+    size = ["--tiny"] if day.tiny else []
+    return program(__file__, str(day.folder), "--plain", str(out), *size).wait(timeout=LIMIT_S)
+
+
+def resume(day: Day) -> bool:
+    """Kill a run after its first checkpoint, continue it, and hold its losses against those of a run that was whole."""
+    name, saves = "killed", ("training.save_interval=4",)
+    if day.record(name) is None:
+        words = (*day.words, f"runs_dir={day.path('runs')}", f"name={name}", *saves)
+        running = program("launch.py", *words)
+        deadline = time.monotonic() + LIMIT_S
+        while running.poll() is None and time.monotonic() < deadline and not _saved(day.path("runs", name)):
+            time.sleep(0.2)
+        running.send_signal(signal.SIGTERM)
+        running.wait(timeout=60)
+    if day.launch(name, *saves, "resume=true") != 0:
+        return False
+    whole, parts = day.record("engine-0"), day.record(name)
+    if whole is None or parts is None:
+        return False
+    losses = [{step.iteration: step.loss for step in record.steps} for record in (whole, parts)]
+    return bool(losses[0]) and all(abs(losses[0][at] / loss - 1) < 1e-3 for at, loss in losses[1].items())
+
+
+def _saved(runs: Path) -> bool:
+    logs = runs.glob("*/train.log")
+    return any("[tprimat] saved" in log.read_text(encoding="utf-8", errors="replace") for log in logs)
+
+
+def memory(day: Day) -> bool:
+    """Ask for more memory than there is: the record says so."""
+    name, batch = "too_large", TOO_LARGE[day.tiny]
+    size = batch.rpartition("=")[2]
+    if day.record(name) is None:
+        limit = partial(resource.setrlimit, resource.RLIMIT_AS, (LEAST_BYTES, LEAST_BYTES))
+        how: dict[str, Any] = {"preexec_fn": limit} if day.tiny else {}
+        day.launch(name, batch, f"training.global_batch_size={size}", "training.train_iters=2", **how)
+    record = day.record(name)
+    return record is not None and record.status == "out_of_memory"
+
+
+def report(day: Day) -> bool:
+    """Write report.md: predicted beside measured, the engine beside plain PyTorch, and how each phase ended."""
+    text = "\n".join(_report(day)) + "\n"
+    day.path("report.md").write_text(text, encoding="utf-8")
+    print(text)
+    return True
+
+
+def _report(day: Day) -> Iterator[str]:
+    from conf.machine import read
+    from metrics import shown, summarise
+
+    known = read(day.path("machine", "machine.yaml"))
+    predicted = json.loads(day.path("predicted.json").read_text(encoding="utf-8"))
+    yield f"# {known.device}, {known.date[:10]}: {'rehearsed at toy size' if day.tiny else 'one GPU'}\n"
+    yield "| phase | result |\n| --- | --- |"
+    yield from (f"| {name} | {how} |" for name, how in _state(day).items())
+    records = [day.record(f"engine-{turn}") for turn in range(TURNS)]
+    figures = [summarise(record, (known,)) for record in records if record is not None]
+    yield "\n| engine | predicted by published runs | by machine.yaml | measured, median of runs |\n| --- | --- | --- | --- |"
+    for name in (
+        "step_time_mean_s",
+        "tokens_per_s_per_gpu",
+        "mfu_percent",
+        "mfu_achievable_percent",
+        "peak_memory_bytes",
+    ):
+        cells = [predicted[of].get(name, [None])[0] for of in ("published", "machine")]
+        values = [q.value for one in figures if (q := one[name]).value is not None]
+        cells.append(median(values) if values else None)
+        yield f"| {name} | {' | '.join('unknown' if cell is None else shown(cell) for cell in cells)} |"
+    plain = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(day.path("plain").glob("*.json"))]
+    yield "\n| turn | engine, s a step | plain PyTorch, s a step | engine / plain speed | plain's peak bytes |"
+    yield "| --- | --- | --- | --- | --- |"
+    for turn, (one, other) in enumerate(zip(figures, plain, strict=False)):
+        ours, theirs = one["step_time_mean_s"].value, median(other["seconds"])
+        ratio = f"{theirs / ours:.3f}" if ours else "unknown"
+        yield f"| {turn} | {shown(ours) if ours else 'unknown'} | {shown(theirs)} | {ratio} | {other['peak_bytes']} |"
+
+
+def run_plain(day: Day, out: Path) -> None:
+    """Be the plain model: take the steps of a run on tokens of chance, and write down what each took."""
+    import torch
+    from plain_llama import Peer
+
+    from conf import load_experiment
+    from launchers.frameworks.megatron import settings
+
+    s = settings(load_experiment(*day.words))
+    device = "cpu" if day.tiny else "cuda"
+    peer = Peer(s, device, "float32" if day.tiny else "bfloat16")
+    sizes = (s["num_micro_batches"], s["micro_batch_size"], s["seq_length"] + 1)
+    tokens, seconds = torch.randint(s["vocab_size"], sizes, device=device), []
+    for _ in range(s["train_iters"]):
+        started = time.perf_counter()
+        peer.step(tokens)
+        if device == "cuda":
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - started)
+    peak = torch.cuda.max_memory_allocated() if device == "cuda" else None
+    out.write_text(json.dumps({"seconds": seconds[WARM_UP:], "peak_bytes": peak}), encoding="utf-8")
+
+
+PHASES: Mapping[str, Callable[[Day], bool]] = {
+    "measure": measure,
+    "predict": predict,
+    "turns": turns,
+    "resume": resume,
+    "memory": memory,
+    "report": report,
+}
+
+
+def _state(day: Day) -> dict[str, str]:
+    path = day.path("state.json")
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+
+
+def run(day: Day, names: Sequence[str]) -> int:
+    """Run the phases that are not done; return the exit code."""
+    day.folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        if _state(day).get(name) == "done" and name != "report":
+            continue
+        print(f"gpu-day: {name}", flush=True)
+        started = time.monotonic()
+        try:
+            day.check_time()
+            word = "done" if PHASES[name](day) else "failed"
+        except LateError:
+            print(f"gpu-day: time is up before {name} is done; call it again", flush=True)
+            return 3
+        except subprocess.TimeoutExpired:
+            word = "failed"
+        day.path("state.json").write_text(json.dumps({**_state(day), name: word}), encoding="utf-8")
+        print(f"gpu-day: {name} {word}, {time.monotonic() - started:.0f} s", flush=True)
+    return 0 if all(_state(day).get(name) == "done" for name in names) else 1
+
+
+def main() -> int:
+    """Run a day, or one turn of plain PyTorch."""
+    parser = argparse.ArgumentParser(description="everything that only a GPU shows, in one folder")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--tiny", action="store_true", help="at toy size, on the CPU")
+    parser.add_argument("--only", nargs="+", choices=[*PHASES], default=[*PHASES], help="these phases")
+    parser.add_argument("--minutes", type=float, default=30.0, help="nothing begins after so long")
+    parser.add_argument("--plain", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    day = Day(given.folder, given.tiny, given.minutes)
+    if given.plain:
+        run_plain(day, given.plain)
+        return 0
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is downloaded
+    return run(day, given.only)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
