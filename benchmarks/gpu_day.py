@@ -43,6 +43,7 @@ TINY = (
 )
 TOO_LARGE = {True: "training.micro_batch_size=4096", False: "training.micro_batch_size=512"}
 LEAST_BYTES = 12 << 30  # of addresses, for a process of the CPU that is to run out of them
+_SHOWN = ("step_time_mean_s", "tokens_per_s_per_gpu", "mfu_percent", "mfu_achievable_percent", "peak_memory_bytes")
 LIMIT_S = 420.0  # of one run
 
 
@@ -183,14 +184,9 @@ def _report(day: Day) -> Iterator[str]:
     yield from (f"| {name} | {how} |" for name, how in _state(day).items())
     records = [day.record(f"engine-{turn}") for turn in range(TURNS)]
     figures = [summarise(record, (known,)) for record in records if record is not None]
-    yield "\n| engine | predicted by published runs | by machine.yaml | measured, median of runs |\n| --- | --- | --- | --- |"
-    for name in (
-        "step_time_mean_s",
-        "tokens_per_s_per_gpu",
-        "mfu_percent",
-        "mfu_achievable_percent",
-        "peak_memory_bytes",
-    ):
+    yield "\n| engine | predicted by published runs | by machine.yaml | measured, median of runs |"
+    yield "| --- | --- | --- | --- |"
+    for name in _SHOWN:
         cells = [predicted[of].get(name, [None])[0] for of in ("published", "machine")]
         values = [q.value for one in figures if (q := one[name]).value is not None]
         cells.append(median(values) if values else None)
