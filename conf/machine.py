@@ -109,7 +109,7 @@ def read(path: Path) -> Machine:
     if not path.is_file():
         raise ConfigError(Problem(str(path), "no such file", hint="tprimat measure writes one"))
     with blamed(str(path), "cannot be used as a machine's figures"):
-        values = dict(read_yaml(path))
+        values = dict(read_yaml.__wrapped__(path))  # anew: measure may have written it again
         stated = values.pop("hash", None)
         machine = msgspec.convert(values, Machine, strict=False)
     if machine.version != VERSION:

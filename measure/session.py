@@ -66,10 +66,24 @@ def measured(scope: Scope, here: Devices, folder: Path, rounds: int, limit_s: fl
     if runs and not (ending and (ending.exit_code or ending.signal_sent)):
         trainings.run(folder, runs, began + limit_s, _said)
     machine = machine_of(scope, here, known, folder)
+    missing = len(visits(len(known), rounds, _done(folder, known), once=once))
+    machine = replace(machine, unknown={**machine.unknown, **_cut(missing, ending, folder)})
     if why:
         machine = replace(machine, unknown={**machine.unknown, "trainings": why})
     machine = trainings.with_trainings(machine, [*trainings.done(folder, runs)], len(runs))
     return _judged(machine, scope, known, folder, sustained), ending.exit_code or 0 if ending else 0
+
+
+def _cut(missing: int, ending: Ending | None, folder: Path) -> dict[str, str]:
+    """Return that timings are missing, and why."""
+    if not missing:
+        return {}
+    why = "time was up: more minutes, or the same call again"
+    if ending and ending.signal_sent:
+        why = f"{ending.signal_sent} ended it: the same call again goes on"
+    elif ending and ending.exit_code:
+        why = f"a rank died, exit code {ending.exit_code}: {folder / LOG} says of what"
+    return {"timings": f"{missing} are missing: {why}"}
 
 
 def _judged(

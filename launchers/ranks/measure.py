@@ -24,6 +24,7 @@ from rank_program import die_with_parent, machine_facts, mark, say
 WARM = 0.05  # a call that is no more faster than this than the fastest before it is warm
 MOST_WARM_UP = 20  # calls
 _SLICE_S = 0.1  # of which work takes a share
+_LOST = ("gloo/", "NCCL", "RCCL")  # in an error of a connection: another rank has died
 _COUNTER = ("energy_uj", "max_energy_range_uj")
 
 
@@ -220,6 +221,8 @@ def _visit(case: Mapping[str, Any], device: Any, groups: Mapping[int, Any]) -> d
             work = work_of(case, device, groups)
             return _timed(work, case, device, groups)
     except (RuntimeError, NotImplementedError, ValueError) as error:  # torch's, of a dtype or size that it cannot do
+        if any(name in str(error) for name in _LOST):
+            raise
         return {"seconds": None, "error": " ".join(str(error).split())[:300]}
 
 

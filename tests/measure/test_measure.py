@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -43,6 +44,21 @@ def test_what_was_stopped_goes_on_and_no_visit_is_made_twice(tmp_path: Path) -> 
     assert found.facts["torch"]
     assert found.device
     assert found.ranks == 2
+
+
+def test_a_rank_that_dies_leaves_a_file_that_says_what_is_missing(tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "measure", "probe", "ranks=2", "-o", str(tmp_path)]
+    started = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+    samples = tmp_path / "samples-1.jsonl"
+    wait_until(lambda: samples.is_file() and samples.stat().st_size > 4000, "samples are written", 120)
+    ranks = [pid for pid, command in started_processes().items() if "measure.py" in command and "run" not in command]
+    os.kill(max(ranks), signal.SIGKILL)
+    said, _ = started.communicate(timeout=120)
+    assert started.returncode == 1
+    assert "a rank died" in said
+    assert "are missing: a rank died" in read(tmp_path / "machine.yaml").unknown["timings"]
+    assert main(["probe", "ranks=2", "-o", str(tmp_path)]) == 0  # the same call goes on
+    assert "timings" not in read(tmp_path / "machine.yaml").unknown
 
 
 def test_one_that_is_stopped_in_a_training_leaves_what_it_has_and_nobody_behind(tmp_path: Path) -> None:
