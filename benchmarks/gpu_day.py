@@ -70,7 +70,7 @@ class Day:
         """Run one experiment under a name of its own, where it has no record yet; return its exit code."""
         self.check_time()
         words = (*self.words, f"runs_dir={self.path('runs')}", f"name={name}", *more)
-        return program("launch.py", *words, **how).wait(timeout=LIMIT_S)
+        return ended(program("launch.py", *words, **how), LIMIT_S)
 
     def record(self, name: str) -> Any:
         """Return the record of a run, None where there is none."""
@@ -85,12 +85,25 @@ def program(*words: str, **how: Any) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, *words], cwd=ROOT, **how)
 
 
+def ended(process: subprocess.Popen[bytes], limit_s: float) -> int:
+    """Return the exit code of a program, which is ended after so long: SIGTERM, by which ours end what they started."""
+    try:
+        return process.wait(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        process.terminate()
+    try:
+        return process.wait(timeout=30)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
+
+
 def measure(day: Day) -> bool:
     """Measure the machine."""
     minutes = max(0.2, min(0.4 if day.tiny else 8.0, (day.ends - time.monotonic()) / 60 - 0.5))
     ranks = ("ranks=1",) if day.tiny else ()
     words = ("-m", "measure", *ranks, f"minutes={minutes:.2f}", "-o", str(day.path("machine")))
-    return program(*words).wait(timeout=60 * minutes + LIMIT_S) == 0
+    return ended(program(*words), 60 * minutes + LIMIT_S) == 0
 
 
 def predict(day: Day) -> bool:
@@ -125,7 +138,7 @@ def _plain(day: Day, turn: int) -> int:
     if out.is_file():
         return 0
     size = ["--tiny"] if day.tiny else []
-    return program(__file__, str(day.folder), "--plain", str(out), *size).wait(timeout=LIMIT_S)
+    return ended(program(__file__, str(day.folder), "--plain", str(out), *size), LIMIT_S)
 
 
 def resume(day: Day) -> bool:
@@ -138,7 +151,7 @@ def resume(day: Day) -> bool:
         while running.poll() is None and time.monotonic() < deadline and not _saved(day.path("runs", name)):
             time.sleep(0.2)
         running.send_signal(signal.SIGTERM)
-        running.wait(timeout=60)
+        ended(running, 60)
     if day.launch(name, *saves, "resume=true") != 0:
         return False
     whole, parts = day.record("engine-0"), day.record(name)
@@ -252,8 +265,6 @@ def run(day: Day, names: Sequence[str]) -> int:
         except LateError:
             print(f"gpu-day: time is up before {name} is done; call it again", flush=True)
             return 3
-        except subprocess.TimeoutExpired:
-            word = "failed"
         day.path("state.json").write_text(json.dumps({**_state(day), name: word}), encoding="utf-8")
         print(f"gpu-day: {name} {word}, {time.monotonic() - started:.0f} s", flush=True)
     return 0 if all(_state(day).get(name) == "done" for name in names) else 1
