@@ -61,7 +61,7 @@ from compare.objects import (
     strays,
 )
 from compare.parting import Parting, Seen, candidates, first_parting
-from compare.rehearsed import strictly, trained
+from compare.rehearsed import compare_validations, strictly, trained
 from conf.arguments import program
 from conf.errors import InputError, Problem, closest, listed, some
 from conf.mlperf import Benchmark, benchmark_of
@@ -275,6 +275,8 @@ def _findings(
     else:
         losses = compare_losses([side.label for side in sides], runs, baseline)
         yield "loss", losses, behind, either[:1]
+    if (validations := compare_validations(runs, _is_strict(sides, runs))) is not None:
+        yield "validation", validations, (*behind, "eval_interval", "eval_iters"), either[:1]
 
 
 def _check(name: str, state: CheckState, reason: str, step: int | None, decides: bool) -> Check:

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from compare.curve import Finding, Traced
 from compare.draws import FAMILY_ERROR, PAIRS, drawn_apart
+from compare.losses import FAR_SHARE
 from conf.errors import some
 from conf.facts import read_lines
 from metrics import shown
@@ -85,6 +86,54 @@ def compare_series(runs: Sequence[Traced], what: What) -> Finding:
     if silent := next((run for run in runs if not known[id(run)]), None):
         return Finding("unknown", f"{silent.name} reports no {'loss' if what == 'loss' else 'gradient norm'}")
     return _first([_two(*pair, what, *(known[id(run)] for run in pair)) for pair in _pairs(runs)])
+
+
+def compare_validations(runs: Sequence[Traced], strict: bool) -> Finding | None:
+    """Compare the losses of validations after the same iterations, of each seed those of all runs with the first's;
+    None: nobody validates. strict: of rehearsals, bit for bit, or in the band of the losses. Of others, which begin
+    with weights of their own, only what is far off is called apart."""
+    known = {id(run): validated(run.run.record) for run in runs}
+    if not any(known.values()):
+        return None
+    if silent := next((run for run in runs if not known[id(run)]), None):
+        return Finding("unknown", f"{silent.name} reports no validation")
+    pairs = [(pair, _as_printed(*(known[id(run)] for run in pair))) for pair in _pairs(runs)]
+    return _first([_two(*pair, "loss", *two) if strict else _far(*pair, *two) for pair, two in pairs])
+
+
+def validated(record: Record) -> dict[int, float]:
+    """Return the last step before each validation that is made in training → its loss. Megatron's stacks add one at the
+    end, on further samples."""
+    every, points = record.setting("eval_interval"), dict[int, float]()
+    for point in record.validations:
+        inside = point.iteration is not None and (type(every) is not int or point.iteration % every == 0)
+        if inside and point.split == "valid" and point.loss is not None:
+            points.setdefault((point.iteration or 1) - 1, point.loss)
+    return points
+
+
+def _as_printed(ours: Mapping[int, float], theirs: Mapping[int, float]) -> tuple[dict[int, float], dict[int, float]]:
+    """Return both with seven digits at each step where one of them was printed with no more."""
+
+    def rounded(loss: float) -> float:
+        return float(f"{loss:.6E}")
+
+    printed = {step for step in ours.keys() & theirs.keys() if any(rounded(v[step]) == v[step] for v in (ours, theirs))}
+    one, other = ({step: rounded(v[step]) if step in printed else v[step] for step in v} for v in (ours, theirs))
+    return one, other
+
+
+def _far(first: Traced, run: Traced, ours: Mapping[int, float], theirs: Mapping[int, float]) -> Finding:
+    steps = sorted(ours.keys() & theirs.keys())
+    if not steps:
+        return Finding("unknown", f"{first.name} and {run.name} validate after no iteration that is the same")
+    gaps = {step: theirs[step] - ours[step] for step in steps}
+    if not any(gaps.values()):
+        return Finding("equal", f"bit-equal after {len(steps)} iterations")
+    step = next((s for s in steps if abs(gaps[s]) > FAR_SHARE * abs(ours[s])), None)
+    largest = step if step is not None else max(steps, key=lambda s: abs(gaps[s]))
+    where = f"{run.name} is {shown(gaps[largest], 3)} nats/token from {first.name} after iteration {largest + 1}"
+    return Finding("apart", where, step) if step is not None else Finding("unknown", f"at most: {where}")
 
 
 _AGAIN = "rehearse it again"

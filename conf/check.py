@@ -206,6 +206,21 @@ def _schedule(r: Request, s: Sizes) -> Iterator[Problem]:
         yield wrong(r, "optimizer.min_lr", what, f"at least 0 and below {r.optimizer.lr:g}")
 
 
+def _validation(r: Request, s: Sizes) -> Iterator[Problem]:
+    t, every, count = r.training, "training.eval_interval", "training.eval_iters"
+    if t.eval_iters and t.eval_interval is None:
+        yield wrong(r, every, "a validation needs an interval", f"1 to {t.train_iters}", f"{every}={t.train_iters}")
+    if t.eval_interval is not None and not t.eval_iters:
+        yield wrong(r, count, "an interval of validations of no batch", "at least 1", f"{count}=1, or {every}=null")
+    if t.eval_interval is not None and t.eval_interval > t.train_iters:
+        yield wrong(r, every, "no validation would be made", f"1 to {t.train_iters}")
+    if t.eval_iters and r.data.name == "mock":
+        yield wrong(r, count, "mock data is each stack's own: no two would validate on the same", "0", "data=synthetic")
+    elif t.eval_iters and not r.data.shares[1]:
+        hint = "'data.split=\"95,5,0\"': another split is another order of samples"
+        yield wrong(r, "data.split", "leaves nothing to validate on", "a second weight above 0", hint)
+
+
 def _bounds(r: Request, s: Sizes) -> Iterator[Problem]:
     """Yield values beyond the bounds of their row in conf/vocabulary.yaml."""
     for name, value in requested(r, partial=True).items():
@@ -259,7 +274,7 @@ LAYOUT_RULES: tuple[Callable[[Request, Sizes], Iterator[Problem]], ...] = (
     *(_world, _groups, _tensor, _pipeline, _sequence, _batch),
     *(_routing, _experts, _experts_with_tensor),
 )
-SETTING_RULES = (_schedule, _bounds, _recompute, _overlap, _precision, _node)
+SETTING_RULES = (_schedule, _validation, _bounds, _recompute, _overlap, _precision, _node)
 
 
 def problems(r: Request, *, layout: bool = True) -> list[Problem]:
@@ -272,7 +287,10 @@ def problems(r: Request, *, layout: bool = True) -> list[Problem]:
 def _positive(r: Request) -> Iterator[Problem]:
     """Yield counts and sizes below 1, which no rule could divide by, and those beyond any that there will be."""
     sizes = [f"layout.{name}" for name in r.layout.__slots__ if name.endswith("_parallel_size")]
-    counts = ("micro_batch_size", "global_batch_size", "seq_length", "train_iters", "save_interval", "keep_checkpoints")
+    counts = (
+        *("micro_batch_size", "global_batch_size", "seq_length", "train_iters"),
+        *("eval_interval", "save_interval", "keep_checkpoints"),
+    )
     others = ("nodes", "gpus_per_node", "optimizer.lr_decay_iters")
     values = {key: follow(r, key) for key in (*sizes, *(f"training.{name}" for name in counts), *others)}
     yield from _counts({**values, **_model_counts(r.model)})

@@ -24,7 +24,8 @@ from conf.vocabulary import read_yaml, requested
 # Docker takes what begins with a dash as an option, and primus-cli splits its words.
 _IMAGE = re.compile(r"[\w./~][\w./:@#+~-]*", re.ASCII)
 _Made = TypeVar("_Made")
-SPLITS = {"synthetic": "100,0,0", "tiny": "100,0,0", "prefix": "100,0,0", "mock": "1,1,1"}
+MOCK_SPLIT = "1,1,1"
+_SPLIT = re.compile(r"\d+(\.\d+)?,\d+(\.\d+)?,\d+(\.\d+)?", re.ASCII)
 
 
 def load(overrides: Sequence[str]) -> Experiment:
@@ -83,7 +84,9 @@ def spelled_out(overrides: Iterable[str]) -> list[str]:
     """Return `overrides` with what stands for others spelled out: `data=/x/y` is `data=prefix` and `data.path=/x/y`; a
     site's file, `cluster=/x/y.yaml`, is cluster=slurm and its keys; `layout=max_performance` is the older form of
     method=max_performance."""
-    spelled: list[str] = []
+    overrides, spelled = [*overrides], list[str]()
+    if any(_key(text).startswith("data.blend") for text in overrides) and _chosen(overrides, "data") is None:
+        spelled.append("data=blend")
     for text in overrides:
         value = text.partition("=")[2]
         path = _key(text) == "data" and "/" in value
@@ -116,16 +119,48 @@ def _request(config: dict[str, Any]) -> Request:
 def _data_problems(data: Data) -> Iterator[Problem]:
     if data.name == "mock" and data.path is not None:
         yield Problem("data.path", "data=mock reads no files", data.path, "null")
-    if data.name != "mock" and not data.path:
+    if data.name not in ("mock", "blend") and not data.path:
         hint = "data=/path/to/corpus, without .bin and .idx"
         yield Problem("data.path", f"data={data.name} needs a path", "null", hint=hint)
     if data.path and data.path.endswith((".bin", ".idx")):
         what = "a corpus is named by the path that its two files share"
         yield Problem("data.path", what, data.path, "a path without .bin and .idx", data.path[:-4])
-    if data.split != SPLITS[data.name]:
-        order = "another split is another order of samples"
-        why = "Megatron's mock data knows no other" if data.name == "mock" else order
-        yield Problem("data.split", why, data.split, SPLITS[data.name])
+    if data.name == "mock" and data.split != MOCK_SPLIT:
+        yield Problem("data.split", "Megatron's mock data knows no other", data.split, MOCK_SPLIT)
+    if not _SPLIT.fullmatch(data.split) or not data.shares[0]:
+        what = "three weights, of training, validation and test; training has some"
+        yield Problem("data.split", what, data.split, "such as 95,5,0", "'data.split=\"95,5,0\"'")
+    yield from _blend_problems(data)
+    if data.tokenizer is not None and not data.given:
+        what = f"data={data.name} is made of ids, and of no text"
+        yield Problem("data.tokenizer", what, data.tokenizer, "null", "data=/path/to/corpus")
+    if data.tokenizer_sha256 is not None and data.tokenizer is None:
+        yield Problem(
+            "data.tokenizer_sha256", "no tokenizer is requested", data.tokenizer_sha256, hint="data.tokenizer="
+        )
+
+
+def _blend_problems(data: Data) -> Iterator[Problem]:
+    where = "data.blend"
+    if data.name != "blend":
+        if data.blend:
+            yield Problem(where, f"data={data.name} is no blend", str(dict(data.blend)), "{}", "data=blend")
+        return
+    if data.path is not None:
+        yield Problem("data.path", "a blend has the paths of its corpora", data.path, "null", where)
+    if len(data.blend) < 2:
+        hint = "'data.blend={/corpora/wiki: 0.7, /corpora/code: 0.3}'; of one alone data=/path/to/corpus"
+        yield Problem(where, "a blend is of two corpora or more", str(dict(data.blend)), hint=hint)
+    for name, weight in data.blend.items():
+        path = data.corpora.get(name, name)
+        if weight <= 0:
+            yield Problem(f"{where}.{name}", "a weight must be above 0", str(weight), hint="leave the corpus out")
+        if "/" not in path:
+            what, known = "is no path and no name in data.corpora", listed(sorted(data.corpora))
+            yield Problem(f"{where}.{name}", what, name, known, f"data.corpora.{name}=/path/to/corpus")
+        elif path.endswith((".bin", ".idx")) or any(c.isspace() for c in path):
+            what = "stacks split a blend at spaces, and take the path that .bin and .idx share"
+            yield Problem(f"{where}.{name}", what, repr(path), "a path without spaces and without .bin and .idx")
 
 
 def _of_a_matrix(r: Request) -> Iterator[Problem]:

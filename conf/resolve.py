@@ -222,6 +222,11 @@ def _filled_in(r: Request, row: LayoutRow | None) -> Request:
         optimizer = replace(optimizer, lr_decay_iters=training.train_iters)
     if data.name == "prefix" and data.path:  # from the root: a run happens in a directory of its own
         data = replace(data, path=os.path.abspath(data.path))  # noqa: PTH100
+    if data.tokenizer:
+        data = replace(data, tokenizer=os.path.abspath(data.tokenizer))  # noqa: PTH100
+    if data.name == "blend":
+        paths = {name: os.path.abspath(data.corpora.get(name, name)) for name in data.blend}  # noqa: PTH100
+        data = replace(data, path=" ".join(f"{weight!r} {paths[name]}" for name, weight in data.blend.items()))
     framework = r.framework
     if framework.python and "/" in framework.python and r.cluster.container == "none":
         framework = replace(framework, python=os.path.abspath(os.path.expanduser(framework.python)))  # noqa: PTH100, PTH111

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, get_args
 
 Method = Literal["identical", "max_performance"]
 IDENTICAL, BEST = METHODS = get_args(Method)
+ALL_TRAINS = "100,0,0"  # a split: training, validation, test
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,6 +231,7 @@ class Training:
     """Batch, length, seed, memory and communication switches. None: the layout's row decides, else off or 1.
     recompute_granularity "none" switches off what a row switches on. attention: torch's scaled_dot_product_attention or
     Megatron's own, which writes out all scores. save_interval: a checkpoint every so many steps, None: none.
+    eval_interval: a validation of eval_iters global batches after every so many steps; None and 0: none.
     keep_checkpoints: how many of them the engine leaves; None: 2, and with a vendor's stack its own rule."""
 
     micro_batch_size: int | None
@@ -244,6 +246,8 @@ class Training:
     overlap_grad_reduce: bool | None
     overlap_param_gather: bool | None
     attention: Literal["sdpa", "unfused"]
+    eval_interval: int | None
+    eval_iters: int
     save_interval: int | None
     keep_checkpoints: int | None
 
@@ -284,12 +288,30 @@ class Optimizer:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
     """The corpus. synthetic: a corpus made for the run; tiny: one of English, made for it, too; prefix: one of the
-    user's; mock: each stack's own. path: of .bin and .idx, without those endings; a relative one is in the run's
-    directory. split: Megatron's weights of training, validation and test."""
+    user's; blend: several of the user's; mock: each stack's own. path: of .bin and .idx, without those endings; a
+    relative one is in the run's directory. Of a blend it is resolved: each one's path behind its weight, as in
+    Megatron's --data-path. blend: weights by path, or by a name in `corpora`, which has its path; the order of samples
+    depends on theirs. split: Megatron's weights of training, validation and test, by documents. tokenizer: the folder
+    of Hugging Face's that made the corpora; None: they are ids, and stacks get a NullTokenizer. tokenizer_sha256: which
+    it must be, wherever the run happens."""
 
-    name: Literal["synthetic", "tiny", "mock", "prefix"]
+    name: Literal["synthetic", "tiny", "mock", "prefix", "blend"]
     path: str | None
+    blend: Mapping[str, float]
+    corpora: Mapping[str, str]
     split: str
+    tokenizer: str | None
+    tokenizer_sha256: str | None
+
+    @property
+    def given(self) -> bool:
+        """Return whether the corpora are the user's, and not made for the run."""
+        return self.name in ("prefix", "blend")
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """Return the weights of `split`."""
+        return tuple(float(share) for share in self.split.split(","))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

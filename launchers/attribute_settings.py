@@ -343,25 +343,38 @@ CONVERSIONS: Mapping[str, Callable[[Any, Experiment], Any]] = {
     "of_others": lambda value, e: None if e.model.mla else value,
     "window": lambda size, _: None if size is None else [size - 1, 0],
     "checkpoints": lambda interval, _: None if interval is None else CHECKPOINTS,
-    "blend": lambda path, _: None if path is None else [[path], None],
+    "blend": lambda path, e: None if path is None else _blend(e),
+    "or_train_iters": lambda interval, e: interval or e.training.train_iters,
     "plain_rope": lambda model, _: model.mla is None and model.yarn is None,
     "position_embedding": lambda model, _: "yarn" if model.yarn and not model.mla else "rope",
     "layer_frequency": lambda first, e: [int(n >= first) for n in range(e.model.num_layers)] if first else 1,
     "rope_type": lambda yarn, _: "rope" if yarn is None else "yarn",
     "mock_samples": lambda name, e: e.training.train_iters * e.training.global_batch_size if name == "mock" else None,
     # NeMo's adds one, for eod
-    "null_tokenizer": lambda tokens, _: {"object": "NullTokenizer", "set": {"vocab_size": tokens - 1}},
+    "null_tokenizer": lambda tokens, e: (
+        {"object": "AutoTokenizer", "set": {"pretrained_model_name": e.data.tokenizer}}
+        if e.data.tokenizer
+        else {"object": "NullTokenizer", "set": {"vocab_size": tokens - 1}}
+    ),
+    "tokenizer_type": lambda path, _: "HuggingFaceTokenizer" if path else "NullTokenizer",
     "virtual_stages": lambda stages, e: None if pipeline_layout(e) else stages,
-    "less_one": lambda value, _: value - 1,
+    "less_one": lambda value, e: value if e.data.tokenizer else value - 1,
     "integer": lambda value, _: int(value) if value == int(value) else value,
     "padding_unit": lambda rows, e: rows // e.layout.tensor_model_parallel_size,
     "layer_frequency_text": lambda first, e: f"([0]*{first}+[1]*{e.model.num_layers - first})" if first else 1,
     "is_bf16": lambda name, _: name == "bfloat16",
     "is_mock": lambda name, _: name == "mock",
     "data_prefix": lambda path, _: None if path is None else "${DATA_PREFIX}",
+    "validation_prefix": lambda batches, _: "${VALID_DATA_PREFIX}" if batches else None,
     "attention_backend_name": lambda name, _: "auto" if name == "sdpa" else name,
     "attention_backend": lambda name, _: {"enum": f"AttnBackend.{'auto' if name == 'sdpa' else 'unfused'}"},
 }
+
+
+def _blend(e: Experiment) -> list[Any]:
+    """Return the paths and weights of the data, as Megatron's builder takes them; no weights of one corpus."""
+    words = (e.data.path or "").split() if e.data.name == "blend" else []
+    return [words[1::2], [float(weight) for weight in words[::2]]] if words else [[e.data.path], None]
 
 
 def pipeline_layout(e: Experiment) -> str | None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from conf.errors import ConfigError, InputError, Problem, writing
 from conf.resolve import Experiment
+from conf.schema import ALL_TRAINS
 from conf.vendors import vendor_of
 from conf.vocabulary import follow, requested
 from launchers import containers, kubernetes, node_check, slurm
@@ -164,6 +165,9 @@ def _problems(e: Experiment) -> Iterator[Problem]:
     if e.rehearse == "layout":
         what = "a bundle starts the stack once, and a layout is rehearsed rank by rank"
         yield Problem("rehearse", what, "layout", "train", "rehearse=train, or without bundle=")
+    if e.data.name == "blend" or e.data.tokenizer or (e.data.split != ALL_TRAINS and e.data.name != "mock"):
+        what = "a bundle reads one corpus of ids, all of which trains: its DATA_PREFIX is one path"
+        yield Problem("data", what, f"data={e.data.name}, split {e.data.split}", hint="a launch on that machine")
     if e.repeat > 1:
         yield Problem("repeat", "a bundle is one run", str(e.repeat), "1", "start it several times, or a bundle a seed")
 

@@ -130,8 +130,11 @@ def _shell(word: str) -> str:
 
 
 def _corpus(e: Experiment) -> Iterator[tuple[str, bool]]:
-    if e.data.path is not None and Path(e.data.path).is_absolute():
-        yield str(Path(e.data.path).parent), e.data.name in ("synthetic", "tiny")
+    corpora = (e.data.path or "").split()[1::2] if e.data.name == "blend" else [e.data.path or ""]
+    for folder in dict.fromkeys(str(Path(path).parent) for path in corpora if Path(path).is_absolute()):
+        yield folder, not e.data.given
+    if e.data.tokenizer:
+        yield e.data.tokenizer, False
 
 
 def _mount(text: str) -> Mount:

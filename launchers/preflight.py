@@ -55,14 +55,18 @@ def _platform(e: Experiment) -> Iterator[Problem]:
 
 
 def _data(e: Experiment) -> Iterator[Problem]:
-    if e.data.name != "prefix" or e.data.path is None:
+    if not e.data.given or e.data.path is None:
         return
     order = rank_module("corpus_order")  # numpy, which an experiment without such a corpus does without
     try:
-        opened = order.open_corpus(e.data.path)
-        order.check_ids(opened, e.model.vocab_size, *order.id_range(opened))
-        t = e.training
-        order.check_length(opened, order.Reading(t.seq_length, t.global_batch_size, corpus.samples(e), t.seed))
+        for member in order.members(e.data.path):
+            opened = order.open_corpus(member.prefix)
+            order.check_ids(opened, e.model.vocab_size, *order.id_range(opened))
+        order.check_reading(e.data.path, corpus.reading(e, order))
+        if e.data.tokenizer:
+            told, own = rank_module("tokenizer_facts"), [member.prefix for member in order.members(e.data.path)]
+            refused = told.problems(e.data.tokenizer, e.model.vocab_size, e.data.tokenizer_sha256, told.manifests(own))
+            yield from (Problem(*problem) for problem in refused)
     except order.Refused as error:
         yield from (Problem(*problem) for problem in error.problems)
 

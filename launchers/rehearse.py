@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from conf.errors import ConfigError, Problem
 from conf.resolve import Experiment, Layout
-from conf.schema import MLA, Data, Model, MoE, Optimizer, Training
+from conf.schema import MLA, Model, MoE, Optimizer, Training
 from conf.shapes import RankParameters, Sizes, per_stage
 from conf.vocabulary import follow, leaves, read_yaml, requested, short_names, vocabulary
 from launchers.attribute_settings import options
@@ -32,6 +32,7 @@ LAYERS = 4  # two chunks on each of two stages; and the fourth layer, which some
 CUT = 2  # every size of a toy's layout is 1 or 2: what it can cut is even in all of them, so that layouts share a toy
 HIDDEN, FFN, HEAD, LOW_RANK, EXPERTS, TOPK = 128, 256, 16, 32, 4, 2
 VOCABULARY = 1024
+VALIDATED = 2  # batches of a toy's validation
 MOCK_VOCABULARY = 4096  # Megatron-Core 0.15.3's mock data holds ids up to 4094, whatever the vocabulary
 CORPUS_HIDDEN = 64  # beside the full vocabulary of a corpus of the user's own
 
@@ -113,8 +114,9 @@ def in_layout(e: Experiment) -> Experiment:
     except ValueError as error:
         what = f"the parameters of a rank cannot be checked: {error}"
         raise ConfigError(Problem("rehearse", what, "layout", "null, train", "rehearse=train")) from error
-    training = replace(e.training, save_interval=None)
-    return replace(e, training=training, data=Data(name="mock", path=None, split="1,1,1"))
+    training = replace(e.training, save_interval=None, eval_interval=None, eval_iters=0)
+    mock = replace(e.data, name="mock", path=None, split="1,1,1", tokenizer=None, tokenizer_sha256=None)
+    return replace(e, training=training, data=mock)
 
 
 def played(e: Experiment) -> tuple[int, ...]:
@@ -206,6 +208,8 @@ def toy(e: Experiment) -> Experiment:
         micro_batch_size=micro,
         train_iters=steps,
         save_interval=None,
+        eval_interval=e.training.eval_interval and min(e.training.eval_interval, steps // 2),
+        eval_iters=min(e.training.eval_iters, VALIDATED),
         attention=e.training.attention if sizes.cp > 1 else "unfused",
     )
     return replace(
@@ -273,7 +277,7 @@ def _optimizer(e: Experiment, steps: int) -> Optimizer:
 
 
 def _model(e: Experiment) -> Model:
-    m, corpus = e.model, e.data.name == "prefix"
+    m, corpus = e.model, e.data.given
     groups = _even(m.num_query_groups, 4 if m.num_query_groups == m.num_attention_heads else 2)
     layers = _even(m.num_layers, LAYERS)
     low_rank = {"q_lora_rank": 2 * LOW_RANK, "kv_lora_rank": LOW_RANK}

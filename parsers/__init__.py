@@ -10,6 +10,7 @@ from pathlib import Path
 from parsers.assemble import assemble, differences
 from parsers.dialects import DIALECTS, load
 from parsers.find import find_runs
+from parsers.marks import read_validation
 from parsers.outcome import Ending, Outcome, judge
 from parsers.reader import Parser
 from parsers.record import Declaration, Power, Reading, Record, Restart, Run, Stall, Step, Validation
@@ -43,5 +44,7 @@ def parse_all(source: Path | Iterable[str | bytes], dialect: str | None = None) 
 
 def live(line: str) -> Step | None:
     """Return the step that this one line reports, in any dialect: for progress while a run goes on."""
+    if read_validation(line, 1) is not None:
+        return None
     steps = (load(name).read_step(1, line) for name in DIALECTS)
     return next((step for step in steps if step is not None), None)

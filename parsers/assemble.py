@@ -47,7 +47,7 @@ def assemble(parsed: Parsed, outcome: Outcome, about: Record) -> Record:
     """Return `about` (what was known beforehand: id, request, platform, times, exit code) with what the log reports."""
     facts = parsed.facts
     requested = about.requested or parsed.requested
-    effective = {**parsed.effective, **_corpus(requested, parsed.effective)}
+    effective = uncut({**parsed.effective, **_corpus(requested, parsed.effective)}, facts)
     either = {name: getattr(about, name) or _stated(facts, name) or getattr(about, name) for name in _EITHER}
     version = facts.get("framework_version", facts.get("megatron_core"))
     record = replace(
@@ -78,6 +78,18 @@ def assemble(parsed: Parsed, outcome: Outcome, about: Record) -> Record:
         **{name: getattr(parsed, name) for name in _AS_PARSED},
     )
     return without_speeds(record) if record.provenance == "rehearsed" else record
+
+
+def uncut(effective: Mapping[str, Reading], facts: Mapping[str, Any]) -> dict[str, Reading]:
+    """Return settings with the data path and the split of which corpus.py has cut the parts that the stack was given,
+    where it says so and these very parts were read."""
+    at, told = effective.get("data_path"), facts.get("data_cut")
+    if at is None or not isinstance(told, dict) or told.get("parts") != at.value:
+        return dict(effective)
+    return {
+        **effective,
+        **{to: Reading(told.get(name), at.line) for name, to in (("path", "data_path"), ("split", "split"))},
+    }
 
 
 def _image(about: Record, facts: Mapping[str, Any]) -> dict[str, Any]:

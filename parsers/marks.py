@@ -5,6 +5,7 @@ effective   canonical setting to value, read from the built objects of the run: 
 requested   the same of the experiment, where a rendered bundle ran without us
 configured  the same of objects that were built and not run: kept apart
 step        of one step, "iteration" (from 1) or "step" (from 0): full precision, its own rate, a clock, memory
+validation  "iteration" (from 1) it was made after, "loss": in full precision
 rehearsed   "rank", "world": this process played that rank of a job, up to its first step
 resumed     "iteration": so many were done where the run goes on from a checkpoint"""
 
@@ -15,7 +16,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from parsers.record import Step
+from parsers.record import Step, Validation
 from parsers.text import json_object
 from parsers.values import real
 
@@ -43,6 +44,15 @@ def read_resumed(text: str) -> int | None:
     """Return the iterations that were done where the run goes on from a checkpoint."""
     done = (read("resumed", text) or {}).get("iteration")
     return done if type(done) is int and done >= 0 else None
+
+
+def read_validation(text: str, line: int) -> Validation | None:
+    """Return the validation of a mark in this line, in full precision."""
+    values = read("validation", text) or {}
+    iteration, loss = values.get("iteration"), real(values.get("loss"))
+    if type(iteration) is not int or iteration < 1 or loss is None:
+        return None
+    return Validation(line=line, step=iteration - 1, iteration=iteration, loss=loss)
 
 
 def refine(step: Step, mark: Mapping[str, Any]) -> Step:

@@ -5,6 +5,7 @@ The rules name canonical settings, so that a dense model's record does not claim
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from conf.vocabulary import switched_off
 from parsers.record import Reading
 from parsers.values import integer
 
+_LISTED = re.compile(r"\['[^']*'(?:, '[^']*')*\]")
 _WHOLE = 50  # arguments; the shortest dump seen has 190
 # What a complete dump that lacks the argument says by that: it is older than the feature.
 _OLDER: dict[str, Any] = {"multi_latent_attention": False, "mtp_num_layers": None, "num_experts": None}
@@ -140,10 +142,10 @@ def _data(settings: Mapping[str, Reading], arguments: Mapping[str, Reading]) -> 
 
 
 def _alone(paths: Reading) -> Reading:
-    """Return the path of a list of one, as `print` shows it."""
-    text = str(paths.value)
-    one = text.startswith("['") and text.endswith("']") and text.count("'") == 2
-    return replace(paths, value=text[2:-2]) if one else paths
+    """Return the path of a list of one, as `print` shows it, or the weights and paths of a blend, with spaces between
+    them."""
+    words = _LISTED.fullmatch(str(paths.value))
+    return replace(paths, value=" ".join(words[0][2:-2].split("', '"))) if words else paths
 
 
 def _dense_layers(settings: Mapping[str, Reading], arguments: Mapping[str, Reading]) -> dict[str, Reading]:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from conf.frameworks import facts
 from conf.vocabulary import vocabulary
 from parsers import readings
-from parsers.assemble import differences, same, unreported
+from parsers.assemble import differences, same, uncut, unreported
 from parsers.objects import merged_objects, merged_process
 from parsers.read_back import Batch, Object, Process, ReadBack
 from parsers.record import Reading, Record, Step
@@ -177,6 +177,7 @@ def with_files(
         return replace(record, notes=(*record.notes, *notes))
     probed, apart = _settings(files, notes)
     effective = {name: reading for name, reading in {**record.effective, **probed}.items() if name not in apart}
+    effective = uncut(effective, record.environment)
     steps = _steps(record, files, notes)
     counted = writable(_counted(files, effective, notes))
     if times := [file.probe_time_total_s for file in files if file.probe_time_total_s is not None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -139,6 +140,7 @@ class Segment:
         self._contradicted: set[str] = set()
         self._tokens: dict[str, Reading] = {}  # batches that are stated so
         self._validations: list[Validation] = []
+        self._validated: dict[int, Validation] = {}  # those of marks, by iteration
         self._stalls: list[Stall] = []
         self._restarts: list[Restart] = []
         self._points: deque[tuple[int, Validation]] = deque(maxlen=_RECENT)
@@ -219,6 +221,8 @@ class Segment:
         done, reported = marks.read_resumed(text), marks.read_step(text)
         if done is not None:
             self.resume(done, line)
+        if (point := marks.read_validation(text, line)) is not None and len(self._validated) < _MANY:
+            self._validated[point.iteration or 0] = point
         for name, value in (marks.read("facts", text) or {}).items():
             self._take_fact(Fact(name, value, line))
         for kind, into in self._marked.items():
@@ -247,6 +251,7 @@ class Segment:
         if last is not None and last.steps == done and (not self.steps or self.steps[-1].line < last.line):
             return  # another rank says so, too
         self._validations = [point for point in self._validations if point.step is None or point.step < done]
+        self._validated = {iteration: point for iteration, point in self._validated.items() if iteration <= done}
         self._points.clear()
         if not self.steps:
             if done:
@@ -314,6 +319,14 @@ class Segment:
             self._points.append(printed)
             self._keep(self._validations, point)
 
+    def _all_validations(self) -> tuple[Validation, ...]:
+        """Return the points of marks, with what was printed of each, and the other printed ones, in order."""
+        alone, points = dict(self._validated), []
+        for point in self._validations:
+            same = next((at for at, marked in alone.items() if _is_one(point, marked)), None)
+            points.append(point if same is None else replace(alone.pop(same), metrics=point.metrics))
+        return tuple(sorted((*points, *alone.values()), key=lambda point: point.line))
+
     def _keep_stall(self, stall: Stall) -> None:
         """Keep a stall but where the line before gives the same seconds, of another rank."""
         before, self._stall = self._stall, stall
@@ -344,7 +357,7 @@ class Segment:
             dumped=dumped,
             configured=dict(self._marked["configured"]),
             requested={name: at.value for name, at in self._marked["requested"].items()},
-            validations=tuple(self._validations),
+            validations=self._all_validations(),
             stalls=tuple(self._stalls),
             restarts=tuple(self._restarts),
             train_iters=self._train_iters,
@@ -428,6 +441,14 @@ def _alike(known: Step, other: Step) -> bool:
 
 
 _FILLED = tuple(f.name for f in fields(Step) if f.default is None)
+
+
+def _is_one(point: Validation, marked: Validation) -> bool:
+    """Return whether a printed point is the marked one, which a stack may print with four digits, and a step later."""
+    if point.split != marked.split or point.loss is None or marked.loss is None:
+        return False
+    near = point.step is None or abs(point.step - (marked.step or 0)) <= 1
+    return near and math.isclose(point.loss, marked.loss, rel_tol=1e-3)
 
 
 def _filled(known: Step, other: Step) -> Step:

@@ -20,6 +20,20 @@ absolute() {
   printf '%s' "$path"
 }
 
+# corpora WORDS: the path of a corpus, or those of a blend behind their weights, from the current folder.
+corpora() {
+  local word words=() all=()
+  read -ra words <<<"$1"
+  for word in "${words[@]}"; do
+    if [[ $word == */* || ${#words[@]} == 1 ]]; then
+      word=$(absolute "$word")
+      [[ -f $word.bin && -f $word.idx ]] || fail "no corpus at $word (.bin and .idx). Try DATA_PREFIX=/path/to/a/corpus"
+    fi
+    all+=("$word")
+  done
+  printf '%s' "${all[*]}"
+}
+
 # one_visibility_variable: which GPUs we may use, said once. Several of these variables apply one after another, each to what
 # the last one left, and Primus sets HIP_VISIBLE_DEVICES to 0..N-1 by itself: so the choice must be made below that one.
 one_visibility_variable() {
@@ -48,10 +62,10 @@ export PRIMUS_WORKSPACE
 PRIMUS_CACHE_ROOT=$(absolute "${PRIMUS_CACHE_ROOT:-~/.cache/primus}")
 export PRIMUS_CACHE_ROOT
 if [[ -n ${DATA_PREFIX:-} ]]; then
-  DATA_PREFIX=$(absolute "$DATA_PREFIX")
-  export DATA_PREFIX
-  [[ -f $DATA_PREFIX.bin && -f $DATA_PREFIX.idx ]] || fail "no corpus at $DATA_PREFIX (.bin and .idx)." \
-    "Try DATA_PREFIX=/path/to/a/corpus"
+  DATA_PREFIX=$(corpora "$DATA_PREFIX") && export DATA_PREFIX || exit 2
+fi
+if [[ -n ${VALID_DATA_PREFIX:-} ]]; then
+  VALID_DATA_PREFIX=$(corpora "$VALID_DATA_PREFIX") && export VALID_DATA_PREFIX || exit 2
 fi
 if [[ -n ${TPRIMAT_PROBE:-} ]]; then # where the ranks leave what they read
   TPRIMAT_PROBE=$(absolute "$TPRIMAT_PROBE")
@@ -86,10 +100,12 @@ direct | container | slurm)
   # for the corpus is tokens already. DOCKER_IMAGE would beat --image.
   unset HF_TOKEN HUGGING_FACE_HUB_TOKEN DOCKER_IMAGE
   container=(container --image "${PRIMUS_IMAGE:-}" --volume "${EXP%/*}:${EXP%/*}" --volume "$PRIMUS_CACHE_ROOT:$PRIMUS_CACHE_ROOT")
-  [[ -z ${DATA_PREFIX:-} ]] || container+=(--volume "${DATA_PREFIX%/*}:${DATA_PREFIX%/*}")
+  for name in ${DATA_PREFIX:-} ${VALID_DATA_PREFIX:-}; do
+    [[ $name != */* ]] || container+=(--volume "${name%/*}:${name%/*}")
+  done
   while IFS= read -r name; do
     case $name in
-    CUDA_* | DATA_PREFIX | ENABLE_* | GPU_* | HSA_* | MASTER_* | NCCL_* | NVTE_* | PATCH_* | PRIMUS_* | PYTORCH_* | RCCL_* | TORCH_*)
+    CUDA_* | DATA_PREFIX | VALID_DATA_PREFIX | ENABLE_* | GPU_* | HSA_* | MASTER_* | NCCL_* | NVTE_* | PATCH_* | PRIMUS_* | PYTORCH_* | RCCL_* | TORCH_*)
       container+=(--env "$name")
       ;;
     esac

@@ -130,16 +130,14 @@ def _preview(e: Experiment, as_json: bool) -> str:
         raise InputError(Problem("data", what, e.data.name, hint="data=synthetic, or data=/path/to/corpus"))
     with tempfile.TemporaryDirectory(prefix="tprimat-") as folder:
         path = e.data.path
-        if e.data.name != "prefix":  # a made corpus
+        if not e.data.given:  # a made corpus
             path = str(Path(folder, "corpus"))
             for argv in corpus.setup(replace(e, data=replace(e.data, path=path)), sys.executable):
                 done = subprocess.run(argv, capture_output=True, text=True, check=False)
                 if done.returncode != 0:
                     raise InputError(Problem("data", done.stderr.strip()))
         with _corpus_order() as order:
-            t = e.training
-            reading = order.Reading(t.seq_length, t.global_batch_size, corpus.samples(e), t.seed)
-            batch = next(order.batches(order.open_corpus(path), reading))
+            batch = next(order.batches(path, corpus.reading(e, order)))
             digest = order.fingerprint(batch)
     if as_json:
         return json.dumps({"data": e.data.name, "data_first_batch": digest, "tokens": batch.tolist()})

@@ -79,7 +79,7 @@ class Nemo(RecipeStack):
             "nodes": e.nodes,
             "gpus_per_node": e.gpus_per_node,
             "seed": e.training.seed,
-            "data": {"name": e.data.name, "path": e.data.path, "split": e.data.split},
+            "data": {"name": e.data.name, "path": e.data.path, "split": e.data.split, "vocab_size": e.model.vocab_size},
             "precision": self.precision(e),
             "flops_formula": flops,
             **({"release": e.recipe.release} if e.recipe else {}),

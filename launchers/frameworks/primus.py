@@ -15,6 +15,7 @@ from conf.check import wrong
 from conf.errors import Problem, closest, listed
 from conf.recipes import Recipe
 from conf.resolve import Declared, Experiment
+from conf.schema import ALL_TRAINS
 from conf.vocabulary import OFF, follow, vocabulary, written
 from launchers import attribute_settings, bundle, corpus, node_check, nvidia, primus_recipes, rehearse
 from launchers.attribute_settings import in_range, option_paths, pipeline_layout
@@ -47,7 +48,7 @@ class Primus(Framework):
 
     def render(self, e: Experiment, host: Host) -> Plan:
         return Plan(
-            setup=((host.python, str(FACTS)), *corpus.setup(e, host.python)),
+            setup=((host.python, str(FACTS)), *corpus.setup(e, host.python, parts=True)),
             argv=("bash", TRAIN),
             files={EXPERIMENT: experiment_yaml(e), TRAIN: (SHELL / "primus_train.sh").read_text(encoding="utf-8")},
             forward_env=e.cluster.forward_env,
@@ -155,10 +156,15 @@ def overrides(e: Experiment) -> dict[str, Any]:
 def environment(e: Experiment) -> Reasoned:
     """Return all that train.sh and Primus read."""
     places = {}
+    cut = _is_cut(e)
     for name, row in FRAMEWORK.table.more["variables"].items():
         value = follow(e, row["of"])
+        if name == "DATA_PREFIX" and cut:
+            value = corpus.part_paths(e, "training")
         if value is not None or not row.get("unless_null"):
             places[name] = ("" if value is None else str(value), row["because"])
+    if cut and e.training.eval_iters:
+        places["VALID_DATA_PREFIX"] = (corpus.part_paths(e, "validation"), "data.split: what is validated on")
     if e.framework.python is not None and e.bundle is None:
         places["PRIMUS_PYTHON"] = (e.framework.python, "whose environment Primus takes (framework.python)")
     if e.rehearse:
@@ -183,6 +189,7 @@ def _release_refused(e: Experiment) -> Iterator[Problem]:
         yield Problem("framework.release", what, release, listed(names), hint)
         return
     yield from _model_refused(e)
+    yield from _parts_refused(e)
     if e.framework.entry != "run_pretrain" and not releases[release]["from_cli"]:
         what = f"primus-cli of {release} prints no iteration line or an incomplete log"
         yield wrong(e, "framework.entry", what, "run_pretrain", "framework.entry=run_pretrain")
@@ -199,9 +206,21 @@ def _release_refused(e: Experiment) -> Iterator[Problem]:
     if e.rehearse:
         yield from nvidia.without_accelerator(e)
     for where, path in {"data.path": e.data.path, "framework.checkout": e.framework.checkout}.items():
-        if path is not None and any(c.isspace() or c in "{}'\"$;&|<>()*?`\\" for c in path):
+        blend = where == "data.path" and e.data.name == "blend"  # its spaces are meant
+        if path is not None and any((c.isspace() and not blend) or c in "{}'\"$;&|<>()*?`\\" for c in path):
             what = "Primus splits it at spaces and hands it to a shell"
             yield Problem(where, what, repr(path), "letters, digits and ._-/ only")
+
+
+def _is_cut(e: Experiment) -> bool:
+    """Return whether corpus.py cuts the corpora by data.split: Primus takes a path a part, or tokenises its own."""
+    return e.data.split != ALL_TRAINS and e.data.name != "mock"
+
+
+def _parts_refused(e: Experiment) -> Iterator[Problem]:
+    if _is_cut(e) and e.framework.entry not in _PLAIN_ENTRIES:
+        what = "the parts of data.split are links, which lead out of what primus-cli mounts"
+        yield wrong(e, "framework.entry", what, listed(_PLAIN_ENTRIES), "framework.entry=run_pretrain")
 
 
 def _model_refused(e: Experiment) -> Iterator[Problem]:

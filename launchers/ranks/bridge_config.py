@@ -7,6 +7,7 @@ import functools
 import importlib
 import math
 import os
+from collections.abc import Callable
 from difflib import get_close_matches
 from operator import attrgetter
 from pathlib import Path
@@ -16,7 +17,8 @@ import megatron.bridge
 import megatron.core
 import torch
 import vendor_ranks
-from corpus_order import batch_of, fingerprint
+from corpus_order import batch_of, fingerprint, stated
+from megatron.bridge.data import loaders
 from megatron.bridge.data.loaders import get_train_valid_test_num_samples
 from megatron.bridge.data.utils import get_dataset_provider
 from megatron.bridge.training import initialize, mixed_precision
@@ -150,7 +152,19 @@ def train(config: Any, settings: Settings, stand_in: str | None) -> None:
     folder = Path(datasets.__file__).parent
     if not (folder / "Makefile").exists() and any(folder.glob("helpers_cpp*.so")):
         initialize.compile_helpers = lambda: None
+    loaders.build_pretraining_data_loader = in_order(loaders.build_pretraining_data_loader)
     pretrain(config, forward_step, callbacks=[Marks(settings, stand_in)])
+
+
+def in_order(build: Callable[..., Any]) -> Callable[..., Any]:
+    """Return Bridge's builder of loaders so that validation reads its samples one after another, as Megatron-LM's:
+    Bridge has it draw them at random, other ones in each layout (B3 data/loaders.py:190, val_dataloader_type)."""
+
+    @functools.wraps(build)
+    def built(dataset: Any, consumed_samples: int, dataloader_type: str, *more: Any, **named: Any) -> Any:
+        return build(dataset, consumed_samples, "single", *more, **named)
+
+    return built
 
 
 def effective(context: Any, settings: Settings) -> dict[str, Any]:
@@ -164,14 +178,14 @@ def effective(context: Any, settings: Settings) -> dict[str, Any]:
         **_container(config, settings),
         # the container was saved before setup replaced the vocabulary: what is built has it
         **read(**objects, **megatron_schedule(scheduler, batch)),
-        "vocab_size": config.dataset.tokenizer.vocab_size,
+        **_tokenizer(config),
         **rope_scaling(config.model.rope_scaling_factor if gpt.rotary_scaling else 1.0),
     }
 
 
 def _container(config: Any, settings: Settings) -> dict[str, Any]:
     """Return what no object but the ConfigContainer keeps."""
-    blend = config.dataset.blend
+    blend, evaluation = config.dataset.blend, _evaluation(config)
     data = {"data": "mock"} if blend is None else {"data": settings["data"], "split": config.dataset.split}
     return {
         "seq_length": config.dataset.seq_length,
@@ -180,9 +194,25 @@ def _container(config: Any, settings: Settings) -> dict[str, Any]:
         "train_iters": config.train.train_iters,
         "seed": config.rng.seed if config.rng.seed == config.dataset.random_seed else None,
         "save_interval": None if config.checkpoint.save is None else config.checkpoint.save_interval,
-        "data_path": None if blend is None else blend[0][0],
+        "eval_interval": evaluation.eval_interval if evaluation.eval_iters else None,
+        "eval_iters": evaluation.eval_iters,
+        "data_path": None if blend is None else stated(*blend),
         **data,
     }
+
+
+def _tokenizer(config: Any) -> dict[str, Any]:
+    """Return what the data's tokenizer is. Beside one of text nothing but the request keeps the model's vocabulary."""
+    kind, made = config.tokenizer.tokenizer_type, config.dataset.tokenizer
+    named = {"tokenizer_type": kind, "tokenizer_model": config.tokenizer.tokenizer_model}
+    if kind == "NullTokenizer":
+        return {**named, "vocab_size": made.vocab_size}
+    return {**named, "vocab_size": config.tokenizer.vocab_size, **vendor_ranks.of_tokenizer(made)}
+
+
+def _evaluation(config: Any) -> Any:
+    """Return the part of the container that says how it validates: `train` until 0.3, `validation` from 0.4 on."""
+    return getattr(config, "validation", None) or config.train
 
 
 class Marks(Callback):
@@ -190,7 +220,7 @@ class Marks(Callback):
     loss. Bridge prints the rate of the next step, and its time as a mean of the interval."""
 
     def __init__(self, settings: Settings, stand_in: str | None) -> None:
-        self.settings, self.stand_in, self.lr_used = settings, stand_in, math.nan
+        self.settings, self.stand_in, self.lr_used, self.validated = settings, stand_in, math.nan, 0
         self.is_last_rank = os.environ.get("RANK", "0") == str(int(os.environ.get("WORLD_SIZE", "1")) - 1)
 
     def on_train_start(self, context: Any) -> None:
@@ -202,6 +232,17 @@ class Marks(Callback):
         if is_first_rank():
             mark("effective", effective(context, self.settings))
             mark("facts", {"data_first_batch": first_batch})
+
+    def on_eval_start(self, context: Any) -> None:
+        vendor_ranks.pause()
+
+    def on_eval_end(self, context: Any) -> None:
+        vendor_ranks.pause(over=True)
+        done = context.state.train_state.step
+        inside = done % _evaluation(context.state.cfg).eval_interval == 0 and self.validated != done
+        if self.is_last_rank and inside:  # not the one that Bridge adds at the end
+            mark("validation", {"iteration": done, "loss": float(context.total_loss_dict["lm loss"])})
+        self.validated = done
 
     def on_train_step_start(self, context: Any) -> None:
         self.lr_used = context.optimizer.param_groups[0]["lr"]

@@ -2,9 +2,9 @@
 
     python corpus.py --prefix P --vocab-size V --seed S --tokens N      makes P.bin, P.idx and P.json
     python corpus.py --prefix P --vocab-size V --seed S --text          makes them of text that Python ships with
-    python corpus.py --prefix P --vocab-size V --seed S --check         reads only; of a corpus of any origin
+    python corpus.py --prefix P --vocab-size V --seed S --check         reads only; a corpus of any origin, or a blend
 
-With --seq-length, --global-batch-size and --samples also: that so many samples are in one epoch, and the fingerprint
+With --seq-length, --global-batch-size and --samples also: that each part of the split can be read, and the fingerprint
 of the first global batch. The last line that it prints is a mark of facts for the record. Exit code 2: refused."""
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import hashlib
 import json
 import os
 import shutil
-import struct
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -174,22 +173,64 @@ def _write(prefix: Path, parts: Iterator[NDArray[np.int32]], lengths: NDArray[np
     with prefix.with_suffix(".bin").open("wb") as file:
         for part in parts:
             file.write(part.astype(dtype).tobytes())
-    n, ends = lengths.size, np.cumsum(lengths, dtype="<i8")
-    code = next(code for code, name in order.TYPES.items() if np.dtype(name) == dtype)
-    index = order.HEADER + struct.pack("<QBQQ", 1, code, n, n + 1) + lengths.astype("<i4").tobytes()
-    index += ((ends - lengths) * dtype.itemsize).tobytes() + np.arange(n + 1, dtype="<i8").tobytes()
-    prefix.with_suffix(".idx").write_bytes(index)
+    begins = (np.cumsum(lengths, dtype="<i8") - lengths) * dtype.itemsize
+    prefix.with_suffix(".idx").write_bytes(order.index_of(lengths, begins, dtype))
 
 
-def check(prefix: str, vocab_size: int, reading: order.Reading | None) -> dict[str, Any]:
-    """Return facts of the corpus at `prefix` for the record.
-    Raises Refused: it is damaged, has ids beyond the vocabulary, or is too short for the run."""
-    corpus = order.open_corpus(prefix)
-    described = order.describe(corpus)
-    order.check_ids(corpus, vocab_size, described["least_id"], described["largest_id"])
-    facts = {f"data_{name}": value for name, value in described.items()}
+def check(path: str, vocab_size: int, reading: order.Reading | None) -> dict[str, Any]:
+    """Return facts of the corpora at `path` for the record; of a blend a list of each.
+    Raises Refused: one is damaged, has ids beyond the vocabulary, or is too short for its part of the run."""
+    described = []
+    for member in order.members(path):
+        corpus = order.open_corpus(member.prefix)
+        described.append(order.describe(corpus))
+        order.check_ids(corpus, vocab_size, described[-1]["least_id"], described[-1]["largest_id"])
+    alone = described[0] if len(described) == 1 else {name: [one[name] for one in described] for name in described[0]}
+    facts = {f"data_{name}": value for name, value in alone.items()}
     if reading is not None:
-        facts["data_first_batch_predicted"] = order.fingerprint(next(order.batches(corpus, reading)))
+        order.check_reading(path, reading)
+        mixture = order.mix(path, reading)
+        epochs = [part.epochs for part in mixture.parts]
+        facts["data_epochs"] = epochs[0] if len(epochs) == 1 else epochs
+        facts["data_first_batch_predicted"] = order.fingerprint(next(mixture.batches(reading.global_batch_size)))
+    return facts
+
+
+def cut(path: str, split: str, folder: Path) -> dict[str, str]:
+    """Write the training and the validation part of each corpus at `path` into `folder` as corpora of their own, for a
+    stack that takes one path a part (Primus): an index of the part's documents beside a link to the tokens. Their order
+    is the same: documents are shuffled by their places. Return of what it was cut, and the data path of what trains."""
+    folder.mkdir(parents=True, exist_ok=True)
+    named = order.members(path)
+    for number, member in enumerate(named):
+        corpus = order.open_corpus(member.prefix)
+        for part, name in enumerate(order.PARTS[:2]):
+            first, last = order.part_of(corpus, split, part)
+            lengths, begins = corpus.lengths[first:last], corpus.offsets[first:last] * corpus.dtype.itemsize
+            made, linked = folder / f"{name}-{number}", Path(f"{member.prefix}.bin").absolute()
+            made.with_suffix(".idx").write_bytes(order.index_of(lengths, begins, corpus.dtype))
+            made.with_suffix(".bin").unlink(missing_ok=True)
+            made.with_suffix(".bin").symlink_to(linked)
+    trained = [str((folder / f"{order.PARTS[0]}-{number}").absolute()) for number in range(len(named))]
+    weights = None if named[0].weight is None else [member.weight or 0.0 for member in named]
+    return {"path": path, "split": split, "parts": order.stated(trained, weights)}
+
+
+def of_tokenizer(path: str, tokenizer: str, vocab_size: int, sha256: str | None) -> dict[str, Any]:
+    """Return facts of the tokenizer of the corpora at `path`. Raises Refused: it is not theirs, or not the model's."""
+    import tokenizer_facts  # which a bundle has no need of
+
+    prefixes = [member.prefix for member in order.members(path)]
+    told = tokenizer_facts.manifests(prefixes)
+    if refused := [*tokenizer_facts.problems(tokenizer, vocab_size, sha256, told)]:
+        raise Refused(*refused)
+    facts = tokenizer_facts.read(tokenizer)
+    pad = facts["tokenizer_pad"]
+    if pad is not None and pad not in (facts["tokenizer_eod"], facts["tokenizer_bos"]):
+        for prefix in prefixes:
+            if order.has_id(order.open_corpus(prefix), pad):
+                what = "has the tokenizer's id of padding, which some stacks mask and others train on"
+                raise Refused.of(prefix, what, str(pad), "an id of its own", "another pad_token, none of text")
     return facts
 
 
@@ -204,7 +245,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             made = Spec(a.vocab_size, eod, a.seed, a.tokens, a.documents)
             provide(a.prefix, text_spec(a.vocab_size, eod) if a.text else made)
         sizes = (a.seq_length, a.global_batch_size, a.samples)
-        facts = check(a.prefix, a.vocab_size, order.Reading(*sizes, a.seed) if all(sizes) else None)
+        reading = order.Reading(*sizes, a.seed, a.split, a.validated) if all(sizes) else None
+        facts = check(a.prefix, a.vocab_size, reading)
+        if a.tokenizer:
+            facts |= of_tokenizer(a.prefix, a.tokenizer, a.vocab_size, a.tokenizer_sha256)
+        if a.parts:
+            facts["data_cut"] = cut(a.prefix, a.split, a.parts)
     except (Refused, OSError) as error:
         if isinstance(error, OSError):
             what, hint = str(error.strerror or error), "data.path=/another/prefix"
@@ -212,6 +258,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"corpus.py: error: {error}", file=sys.stderr)
         return 2
     mark("facts", facts)
+    if a.tokenizer:
+        mark("effective", {"tokenizer_sha256": facts["tokenizer_sha256"]})
     return 0
 
 
@@ -219,7 +267,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="corpus.py", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--prefix", required=True, help="path without .bin and .idx")
+    words = "path without .bin and .idx; of a blend each one's behind its weight: '0.7 /corpora/wiki 0.3 /corpora/code'"
+    parser.add_argument("--prefix", required=True, help=words)
     parser.add_argument("--vocab-size", required=True, type=_integer(2), help="of the model: ids are 0 to this - 1")
     parser.add_argument("--seed", required=True, type=_integer(0, 2**32 - 1), help="of the corpus and of its order")
     what = parser.add_mutually_exclusive_group(required=True)
@@ -231,6 +280,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seq-length", type=_integer(1))
     parser.add_argument("--global-batch-size", type=_integer(1))
     parser.add_argument("--samples", type=_integer(1), help="of the complete run: iterations x global batch size")
+    parser.add_argument("--split", default=order.ALL_TRAINS, help="Megatron's weights of training, validation and test")
+    parser.add_argument("--tokenizer", metavar="FOLDER", help="that the corpora were made with")
+    parser.add_argument("--tokenizer-sha256", metavar="HASH", help="which it must have")
+    parser.add_argument("--parts", type=Path, metavar="FOLDER", help="write each part of the split there")
+    parser.add_argument("--validated", type=_integer(0), default=0, help="samples of all validations")
     return parser
 
 

@@ -68,14 +68,22 @@ def _world_problems(s: Settings) -> Iterator[Problem]:
         yield Problem("world_size", "is not the number of processes", f"{s.world_size}, and {found}", hint=hint)
 
 
+def samples(s: Settings) -> tuple[int, int]:
+    """Return the samples of training and of validation that a run asks for, as `get_train_valid_test_num_samples` in
+    megatron/training/training.py: those of one validation more than are made while it trains."""
+    validations = s.train_iters // (s.eval_interval or s.train_iters) + 1 if s.eval_iters else 0
+    return s.train_iters * s.global_batch_size, validations * s.eval_iters * s.global_batch_size
+
+
 def _data_problems(s: Settings) -> Iterator[Problem]:
     """Check that the corpus fits the run. corpus.py has checked its ids once, before the ranks start."""
     if s.data == "mock":
         return
-    from corpus_order import Reading, check_length, open_corpus
+    from corpus_order import Reading, check_reading
 
+    train, valid = samples(s)
     try:
-        samples = s.train_iters * s.global_batch_size
-        check_length(open_corpus(s.data_path or ""), Reading(s.seq_length, s.global_batch_size, samples, s.seed))
+        reading = Reading(s.seq_length, s.global_batch_size, train, s.seed, s.split, valid)
+        check_reading(s.data_path or "", reading)
     except Refused as error:
         yield from (problem._replace(where=f"data_path: {problem.where}") for problem in error.problems)

@@ -1,7 +1,6 @@
 """Train: process groups, the objects of a run, the loop over Megatron-Core's pipeline schedules, what is printed
 (Megatron-LM's own lines, and marks of ours that begin with `[tprimat]`), and what is read: Megatron-Core's own
-GPTDataset over an indexed corpus, which corpus.py has made before, or its own mock data. All of it trains; only one
-epoch is read."""
+datasets over indexed corpora, which corpus.py has made or checked before, or its own mock data."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,12 +19,13 @@ import megatron.core
 import numpy as np
 import torch
 import torch.distributed as dist
-from corpus_order import batch_of, fingerprint
+from corpus_order import batch_of, fingerprint, members, stated
 from engine_checkpoint import Built, resume, save
 from engine_model import build_model, context_shard
 from engine_optimizer import build_optimizer, build_scheduler
-from engine_settings import EngineError, Settings
+from engine_settings import EngineError, Settings, samples
 from megatron.core import parallel_state
+from megatron.core.datasets.blended_dataset import BlendedDataset
 from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig, MockGPTDataset
 from megatron.core.distributed import finalize_model_grads
@@ -34,8 +34,11 @@ from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 from megatron.core.utils import get_attr_wrapped_model, get_model_config
 from numpy.typing import NDArray
 from rank_program import machine_facts, mark, peak_memory, read_text, say
+from tokenizer_facts import read as read_tokenizer
 from tprimat_settings import megatron_schedule, read, stated_aux_loss, training
 
+Reader = Callable[[int, int, int], NDArray[np.int64]]
+"""TokenData.rank_batches, and valid_batches."""
 Batch = tuple[torch.Tensor, torch.Tensor]
 """Tokens and labels, [micro-batch size, sequence length] each."""
 
@@ -107,21 +110,20 @@ def _build(s: Settings) -> Built:
 
 def effective_arguments(built: Built) -> dict[str, Any]:
     """Return every argument under its Megatron name, read from the objects that were built. Read on rank 0, which has
-    the first pipeline stage. `train_iters`, `save_interval` and `rope_scaling_factor` are the request's: no object
-    keeps them."""
+    the first pipeline stage. What is taken from the settings is the request's: no object keeps it."""
     gpt, first = get_attr_wrapped_model(built.chunks[0], "decoder", return_model_obj=True), built.chunks[0]
     objects = training(gpt, first.ddp_config, built.optimizer.config, built.optimizer.param_groups)
     data_size = parallel_state.get_data_parallel_world_size()
-    dataset, config = built.data.dataset, built.data.dataset.config
+    config, kept = built.data.dataset.config, ("train_iters", "eval_interval", "eval_iters", "save_interval")
     micro_batches, micro_batch_size, tokens = built.data.rank_batches(0, 0, data_size).shape
     return {
         **read(**objects, **megatron_schedule(built.scheduler)),
         **stated_aux_loss(gpt.config),
         "data": "mock" if config.mock else built.settings.data,
-        "data_path": dataset.dataset_path,
+        "data_path": None if config.mock else stated(*config.blend),
         "split": config.split,
         "seed": config.random_seed,
-        "vocab_size": config.tokenizer.eod + 1,
+        **_tokenizer(built.settings, config.tokenizer.eod),
         "seq_length": tokens - 1,  # a sample has one more, for the last label
         "micro_batch_size": micro_batch_size,
         "num_micro_batches": micro_batches,
@@ -130,25 +132,30 @@ def effective_arguments(built: Built) -> dict[str, Any]:
         "use_rope_scaling": gpt.rotary_scaling,
         "bf16": gpt.config.bf16,
         "device": _device(),
-        **{name: getattr(built.settings, name) for name in ("rope_scaling_factor", "train_iters", "save_interval")},
+        **{name: getattr(built.settings, name) for name in ("rope_scaling_factor", *kept)},
     }
 
 
 def _loop(built: Built, done: int, checkpoints: Path) -> str | None:
     s, logs = built.settings, dist.get_rank() == dist.get_world_size() - 1
-    saving_s, last_end = 0.0, time.monotonic()
+    paused_s, last_end = 0.0, time.monotonic()
     for index in range(done, s.train_iters):
         step = _step(built, index)
-        end = time.monotonic() - saving_s
+        end = time.monotonic() - paused_s
         if logs:
             step |= {"iteration": index + 1, "elapsed_s": end - last_end, "end_monotonic_s": end}
             _print_step(step, s.train_iters, s.global_batch_size)
         last_end = end
         if not math.isfinite(step["loss"]):
             return f"loss is {step['loss']} at iteration {index + 1} of {s.train_iters}"
+        if s.eval_iters and (index + 1) % s.eval_interval == 0:
+            loss = _validate(built, (index + 1) // s.eval_interval - 1)
+            if logs:
+                _print_validation(index + 1, loss)
+            paused_s = time.monotonic() - end
         if s.save_interval and (index + 1) % s.save_interval == 0:
             save(built, checkpoints, index + 1)
-            saving_s = time.monotonic() - end
+            paused_s = time.monotonic() - end
     return None
 
 
@@ -158,19 +165,11 @@ def _step(built: Built, index: int) -> dict[str, Any]:
     built.optimizer.zero_grad()
     for chunk in built.chunks:
         chunk.zero_grad_buffer()
-    reports = get_forward_backward_func()(
-        forward_step_func=_forward,
-        data_iterator=[_batches(built, index) for _ in built.chunks],
-        model=built.chunks,
-        num_microbatches=built.settings.num_micro_batches,
-        seq_length=built.settings.seq_length,
-        micro_batch_size=built.settings.micro_batch_size,
-        forward_only=False,
-    )
+    reports = _passes(built, built.data.rank_batches, index, forward_only=False)
     updated, grad_norm, _ = built.optimizer.step()
     built.scheduler.step(1)
     return {
-        "loss": _global_loss(reports),
+        "loss": _global_loss(_summed(reports)),
         "lr_used": lr_used,
         "lr_next": built.optimizer.param_groups[0]["lr"],
         "loss_scale": built.optimizer.get_loss_scale().item(),
@@ -179,10 +178,42 @@ def _step(built: Built, index: int) -> dict[str, Any]:
     }
 
 
-def _batches(built: Built, index: int) -> Iterator[Batch]:
+def _passes(built: Built, read: Reader, index: int, forward_only: bool) -> list[torch.Tensor]:
+    """Take all micro-batches of global batch `index` through the model; return what the last stage reports of each."""
+    reports: list[torch.Tensor] = get_forward_backward_func()(
+        forward_step_func=_forward,
+        data_iterator=[_batches(read, index) for _ in built.chunks],
+        model=built.chunks,
+        num_microbatches=built.settings.num_micro_batches,
+        seq_length=built.settings.seq_length,
+        micro_batch_size=built.settings.micro_batch_size,
+        forward_only=forward_only,
+    )
+    return reports
+
+
+def _validate(built: Built, number: int) -> float:
+    """Return the loss over the samples of validation `number`, from 0, as `evaluate` in megatron/training/training.py:
+    the mean over the tokens of its batches, which follow those of the validation before."""
+    count, sums = built.settings.eval_iters, torch.zeros(2, device=torch.cuda.current_device())
+    for chunk in built.chunks:
+        if built.settings.overlap_param_gather:
+            chunk.disable_forward_pre_hook()
+        chunk.eval()
+    with torch.no_grad():
+        for index in range(number * count, (number + 1) * count):
+            sums += _summed(_passes(built, built.data.valid_batches, index, forward_only=True))
+    for chunk in built.chunks:
+        chunk.train()
+        if built.settings.overlap_param_gather:
+            chunk.enable_forward_pre_hook()
+    return _global_loss(sums)
+
+
+def _batches(read: Reader, index: int) -> Iterator[Batch]:
     rank, size = parallel_state.get_data_parallel_rank(), parallel_state.get_data_parallel_world_size()
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    for batch in torch.from_numpy(built.data.rank_batches(index, rank, size)).to(device):
+    for batch in torch.from_numpy(read(index, rank, size)).to(device):
         yield batch[:, :-1].contiguous(), batch[:, 1:].contiguous()
 
 
@@ -202,14 +233,19 @@ def _loss(losses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tenso
     return total, count, torch.stack((total.detach(), count.to(total.dtype)))
 
 
-def _global_loss(reports: list[torch.Tensor]) -> float:
-    """Return the mean over the global batch on every rank; `reports` are the last stage's micro-batches."""
-    if parallel_state.is_pipeline_last_stage():
-        summed = torch.stack(reports).sum(dim=0)
-        dist.all_reduce(summed, group=parallel_state.get_data_parallel_group(with_context_parallel=True))
-        loss = summed[0] / summed[1]
-    else:
-        loss = torch.zeros((), device=torch.cuda.current_device())
+def _summed(reports: list[torch.Tensor]) -> torch.Tensor:
+    """Return the sum of losses and the number of tokens of a global batch, in the last stage; elsewhere zeros.
+    reports: of its micro-batches."""
+    if not parallel_state.is_pipeline_last_stage():
+        return torch.zeros(2, device=torch.cuda.current_device())
+    summed = torch.stack(reports).sum(dim=0)
+    dist.all_reduce(summed, group=parallel_state.get_data_parallel_group(with_context_parallel=True))
+    return summed
+
+
+def _global_loss(summed: torch.Tensor) -> float:
+    """Return the mean loss, of the sums that the last stage has, on every rank."""
+    loss = summed[0] / summed[1] if parallel_state.is_pipeline_last_stage() else summed[0]
     last = parallel_state.get_pipeline_model_parallel_last_rank()
     dist.broadcast(loss, last, group=parallel_state.get_pipeline_model_parallel_group())
     return float(loss.item())  # waits for the complete step on a GPU: the collectives above come after the optimizer
@@ -269,6 +305,13 @@ def _print_step(step: Mapping[str, Any], train_iters: int, batch: int) -> None:
     mark("step", {**values, **memory, **({} if finite else {"nonfinite": True})})
 
 
+def _print_validation(iteration: int, loss: float) -> None:
+    """Print Megatron-LM's line (`evaluate_and_print_results` in megatron/training/training.py) and our own mark."""
+    perplexity = math.exp(min(20, loss))
+    say(f" validation loss at iteration {iteration} | lm loss value: {loss:.6E} | lm loss PPL: {perplexity:.6E} | ")
+    mark("validation", {"iteration": iteration, "loss": loss})
+
+
 def _kilobytes(text: str | None) -> int | None:
     return None if text is None else int(text.split()[0]) * 1024
 
@@ -285,15 +328,22 @@ class TokenData:
     def __init__(self, settings: Settings) -> None:
         """Build the dataset; every rank must."""
         self.micro_batch_size, self.global_batch_size = settings.micro_batch_size, settings.global_batch_size
-        self.dataset = _dataset(settings)
+        self.dataset, self.validation = _datasets(settings)
 
     def rank_batches(self, step: int, data_rank: int, data_size: int) -> NDArray[np.int64]:
         """Return tokens [micro-batches, micro_batch_size, seq_length + 1] of one data parallel rank in step 0, 1, ...
         Micro-batch j of rank r has samples (j * data_size + r) * micro_batch_size onwards, so the samples of a step,
         and their split into micro-batches, are the same in every layout."""
-        first = step * self.global_batch_size
+        return self._batches(self.dataset, step, data_rank, data_size)
+
+    def valid_batches(self, index: int, data_rank: int, data_size: int) -> NDArray[np.int64]:
+        """Return the same of global batch `index` of all validations."""
+        return self._batches(self.validation, index, data_rank, data_size)
+
+    def _batches(self, dataset: Any, index: int, data_rank: int, data_size: int) -> NDArray[np.int64]:
+        first = index * self.global_batch_size
         order = np.arange(first, first + self.global_batch_size).reshape(-1, data_size, self.micro_batch_size)
-        return np.stack([batch_of(self.dataset, batch) for batch in order[:, data_rank].tolist()])
+        return np.stack([batch_of(dataset, batch) for batch in order[:, data_rank].tolist()])
 
     def first_batch(self) -> str | None:
         """Return the fingerprint of the first global batch as this rank reads it; None of mock data, which no stack
@@ -302,13 +352,28 @@ class TokenData:
         return None if mock else fingerprint(batch_of(self.dataset, range(self.global_batch_size)))
 
 
-def _dataset(s: Settings) -> Any:
-    logging.getLogger(GPTDataset.__module__).setLevel(logging.ERROR)  # it warns that there is no cache: see below
-    corpus, eod = s.data_path is not None, s.vocab_size - 1
+def _tokenizer(s: Settings, eod: int) -> dict[str, Any]:
+    """Return what the corpora's tokenizer is; the engine has none of its own, and reads its files."""
+    if s.tokenizer_model is None:
+        return {"tokenizer_type": "NullTokenizer", "tokenizer_model": None, "vocab_size": eod + 1}
+    left_out = ("tokenizer_pad", "tokenizer_sha256")  # the latter is corpus.py's to say, for every stack
+    facts = {name: value for name, value in read_tokenizer(s.tokenizer_model).items() if name not in left_out}
+    named = {"tokenizer_type": "HuggingFaceTokenizer", "tokenizer_model": s.tokenizer_model}
+    return {**named, "vocab_size": s.vocab_size, **facts, "tokenizer_eod": eod}
+
+
+def _datasets(s: Settings) -> tuple[Any, Any]:
+    """Return the datasets of training and of validation; None where the split has no such part."""
+    for kind in (GPTDataset, BlendedDataset):
+        logging.getLogger(kind.__module__).setLevel(logging.ERROR)  # it warns that there is no cache: see below
+    corpora, eod = members(s.data_path) if s.data_path is not None else [], s.vocab_size - 1
+    if s.tokenizer_model is not None:
+        eod = read_tokenizer(s.tokenizer_model)["tokenizer_eod"]
+    weights = [corpus.weight for corpus in corpora if corpus.weight is not None]
     config = GPTDatasetConfig(
         random_seed=s.seed,
         sequence_length=s.seq_length,
-        blend=([s.data_path], None) if corpus else None,
+        blend=([corpus.prefix for corpus in corpora], weights or None) if corpora else None,
         split=s.split,
         # Empty, not None: every rank works the order out for itself, in milliseconds. A cache on disk is looked up by
         # the corpus' path, not its contents (gpt_dataset.py), and its ranks must share a file system.
@@ -319,6 +384,6 @@ def _dataset(s: Settings) -> Any:
             ("reset_position_ids", "reset_attention_mask", "eod_mask_loss", "create_attention_mask"), False
         ),
     )
-    sizes = [s.train_iters * s.global_batch_size, 0, 0]
-    kind = GPTDataset if corpus else MockGPTDataset
-    return BlendedMegatronDatasetBuilder(kind, sizes, lambda: True, config).build()[0]
+    kind = GPTDataset if corpora else MockGPTDataset
+    train, valid, _ = BlendedMegatronDatasetBuilder(kind, [*samples(s), 0], lambda: True, config).build()
+    return train, valid

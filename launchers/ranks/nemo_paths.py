@@ -14,6 +14,7 @@ import fiddle as fdl
 import nemo_run
 import torch
 from megatron.core.distributed import DistributedDataParallelConfig
+from nemo.collections.common.tokenizers.huggingface.auto_tokenizer import AutoTokenizer
 from nemo.collections.common.tokenizers.null_tokenizer import NullTokenizer
 from nemo.collections.llm.recipes.tp_overlap_configs import userbuffers
 from nemo.lightning.pytorch.callbacks.deepep import DeepEPCallback
@@ -28,7 +29,7 @@ OBJECTS = {
     made.__name__: made
     for made in (
         *(DeepEPCallback, GarbageCollectionCallback, MegatronCommOverlapCallback, MegatronTokenDropCallback),
-        *(MegatronEnableExperimentalCallback, NullTokenizer, userbuffers.TransformerLayerTPOverlapCfg),
+        *(MegatronEnableExperimentalCallback, AutoTokenizer, NullTokenizer, userbuffers.TransformerLayerTPOverlapCfg),
         *(userbuffers.BulkOverlapCfg, userbuffers.PipelineOverlapCfg, userbuffers.RingExchangeOverlapCfg),
     )
 }

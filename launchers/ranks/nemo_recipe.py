@@ -17,12 +17,13 @@ import fiddle as fdl
 import nemo
 import nemo_run
 import torch
-from corpus_order import batch_of, fingerprint
+from corpus_order import batch_of, fingerprint, members, stated
 from lightning.pytorch.callbacks import Callback
 from megatron.core.distributed import DistributedDataParallelConfig
 
 # explicit: the package itself imports without its recipes, and says so in a warning alone
 from nemo.collections import llm
+from nemo.collections.common.tokenizers.null_tokenizer import NullTokenizer
 from nemo.collections.llm import recipes
 from nemo.collections.llm.recipes.precision import mixed_precision
 from nemo.lightning import _strategy_lib, nemo_logger
@@ -34,7 +35,17 @@ from nemo.utils.exp_manager import TimingCallback
 from nemo_paths import assign_paths, names_of
 from rank_program import Problem, Refused, is_first_rank, mark
 from tprimat_settings import nemo_schedule, planned_batches, read, rope_factor, rope_scaling, training
-from vendor_ranks import Settings, assign, changed, mark_step, needs_transformer_engine, precision, required
+from vendor_ranks import (
+    Settings,
+    assign,
+    changed,
+    mark_step,
+    needs_transformer_engine,
+    of_tokenizer,
+    pause,
+    precision,
+    required,
+)
 
 try:
     import transformer_engine  # noqa: F401
@@ -123,7 +134,8 @@ def _data(settings: Settings) -> Any:
     data = settings["data"]
     if data["name"] == "mock":
         return nemo_run.Config(llm.MockDataModule, seq_length=1)
-    read_as = {"paths": [data["path"]], "split": data["split"], "seed": settings["seed"]}
+    paths = data["path"].split() if len(members(data["path"])) > 1 else [data["path"]]
+    read_as = {"paths": paths, "split": data["split"], "seed": settings["seed"]}
     # an index of its own: it is looked up by the corpus' path, not by its contents
     return nemo_run.Config(llm.PreTrainingDataModule, **read_as, index_mapping_dir="index")
 
@@ -161,6 +173,7 @@ def configured(recipe: Any, settings: Settings) -> dict[str, Any]:
     """Return canonical settings of the recipe, built and connected.
     Raises Refused: NeMo's classes refuse it, or have changed what was set."""
     model, optim, strategy = _connected(recipe, settings)
+    is_text = hasattr(recipe.data.tokenizer, "pretrained_model_name")
     data, world = recipe.data, recipe.trainer.devices * recipe.trainer.num_nodes
     model_ranks = strategy.tensor_model_parallel_size * strategy.pipeline_model_parallel_size
     data_size = world // (model_ranks * strategy.context_parallel_size)
@@ -175,7 +188,7 @@ def configured(recipe: Any, settings: Settings) -> dict[str, Any]:
         "padded_vocab_size": model.config.vocab_size,
         "seq_length": data.seq_length,
         "train_iters": recipe.trainer.max_steps,
-        "vocab_size": data.tokenizer.vocab_size + 1,
+        "vocab_size": settings["data"]["vocab_size"] if is_text else data.tokenizer.vocab_size + 1,
     }
 
 
@@ -186,25 +199,54 @@ def effective(trainer: Any, settings: Settings) -> dict[str, Any]:
     groups, embedding = optimizer.param_groups, getattr(gpt, "rotary_pos_emb", None)
     objects = training(gpt, strategy.ddp_config, optimizer.mcore_optimizer.config, groups)
     data = {"data": "mock", "data_path": None, "seed": settings["seed"]}
-    if stated := getattr(module, "build_kwargs", None):
-        path = stated["blend"][0][0]
-        data = {"data": settings["data"]["name"], "data_path": path, "split": stated["split"], "seed": module.seed}
+    if built := getattr(module, "build_kwargs", None):
+        path = stated(*built["blend"])
+        data = {"data": settings["data"]["name"], "data_path": path, "split": built["split"], "seed": module.seed}
     return {
         **read(**objects, **nemo_schedule(trainer.lr_scheduler_configs[0].scheduler, groups[0]["lr"])),
         **rope_scaling(1.0 if embedding is None else rope_factor(embedding.inv_freq, gpt.rotary_base)),
         **data,
         "seq_length": module.data_sampler.seq_len,
-        "vocab_size": module.tokenizer.vocab_size,
+        **_tokenizer(module.tokenizer, settings),
         "train_iters": trainer.max_steps,
+        "eval_interval": trainer.val_check_interval if trainer.limit_val_batches else None,
+        "eval_iters": trainer.limit_val_batches // module.data_sampler.num_microbatches,  # NeMo has counted those
         "save_interval": trainer.checkpoint_callback and trainer.checkpoint_callback._every_n_train_steps,
     }
+
+
+def _tokenizer(tokenizer: Any, settings: Settings) -> dict[str, Any]:
+    """Return what the data's tokenizer is. Beside one of text no object keeps the model's own vocabulary."""
+    if isinstance(tokenizer, NullTokenizer):
+        return {"tokenizer_type": "NullTokenizer", "tokenizer_model": None, "vocab_size": tokenizer.vocab_size}
+    stated = {"tokenizer_model": tokenizer.tokenizer.name_or_path, "vocab_size": settings["data"]["vocab_size"]}
+    return {"tokenizer_type": "HuggingFaceTokenizer", **stated, **of_tokenizer(tokenizer)}
 
 
 class Marks(Callback):
     """Print our marks on rank 0: `effective` once, `step` after each step; NeMo prints four digits."""
 
     def __init__(self, settings: Settings, stand_in: str | None) -> None:
-        self.settings, self.stand_in, self.lr_used = settings, stand_in, math.nan
+        self.settings, self.stand_in, self.lr_used, self.validations = settings, stand_in, math.nan, 0
+
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        """Let each validation go on behind the samples of the one before, as Megatron's do: NeMo begins anew each time
+        (N:lightning/pytorch/plugins/data_sampler.py, consumed_samples=0)."""
+        pause()
+        sampler = trainer.datamodule.data_sampler
+        batches = trainer.limit_val_batches // sampler.num_microbatches  # NeMo counts micro-batches by now
+        done = self.validations * batches * sampler.global_batch_size
+        loaders = trainer.val_dataloaders
+        for loader in loaders if isinstance(loaders, list) else [loaders]:
+            of_loader = loader.batch_sampler
+            getattr(of_loader, "_sampler", of_loader).consumed_samples = done
+        self.validations += 1
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        if is_first_rank():
+            loss = trainer.callback_metrics["val_loss"]
+            mark("validation", {"iteration": trainer.global_step, "loss": float(loss)})
+        pause(over=True)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if is_first_rank():

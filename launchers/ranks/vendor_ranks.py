@@ -224,11 +224,29 @@ def facts(stand_in: str | None, framework: str, *distributions: str) -> dict[str
     }
 
 
+def of_tokenizer(tokenizer: Any) -> dict[str, Any]:
+    """Return the size and special tokens of a stack's own tokenizer of text, by canonical name."""
+    names = {"tokenizer_vocab_size": ("vocab_size",), "tokenizer_eod": ("eod",), "tokenizer_bos": ("bos_id", "bos")}
+    found = {to: [getattr(tokenizer, name, None) for name in own] for to, own in names.items()}
+    return {to: next((value for value in values if value is not None), None) for to, values in found.items()}
+
+
+_CLOCK = {"paused_s": 0.0, "since": 0.0}
+
+
+def pause(over: bool = False) -> None:
+    """Stop the clock of the steps' marks, while a validation runs, or let it go on."""
+    now = time.monotonic()
+    if over:
+        _CLOCK["paused_s"] += now - _CLOCK["since"]
+    _CLOCK["since"] = now
+
+
 def mark_step(stand_in: str | None, step: int, lr_used: float, loss: Any, grad_norm: Any) -> None:
     """Print the mark of a finished step, from 0, in full precision and on a monotonic clock. loss, grad_norm: tensors,
     numbers or None."""
     loss, grad_norm = (None if value is None else float(value) for value in (loss, grad_norm))
-    end = time.monotonic()  # reading the numbers above has waited for them
+    end = time.monotonic() - _CLOCK["paused_s"]  # reading the numbers above has waited for them
     bad = loss is not None and not math.isfinite(loss)
     values = {"step": step, "lr_used": lr_used, "loss": loss, "grad_norm": grad_norm, "end_monotonic_s": end}
     mark("step", {**values, **({} if stand_in else rank_program.peak_memory()), **({"nonfinite": True} if bad else {})})

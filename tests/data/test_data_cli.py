@@ -53,7 +53,7 @@ def test_data_that_cannot_be_is_refused() -> None:
         (["data=prefix"], "data=prefix needs a path"),
         (["data=/x/y.bin"], "try: /x/y"),
         (["data=mock", "data.path=/x"], "data=mock reads no files"),
-        (["data.split='969,30,1'"], "another split is another order"),
+        (["data.split='969,30'"], "three weights"),
         (["data=mock", "data.split='100,0,0'"], "knows no other"),
         (["data=sinthetic"], "did you mean synthetic"),
         (["training.seed=4294967296"], "32 bits"),
@@ -95,7 +95,7 @@ def test_a_corpus_that_is_here_is_looked_at_before_anything_starts(tmp_path: Pat
     assert [p for p in preflight.problems(load_experiment(CPU, f"data={prefix}")) if prefix in p.where] == []
     for override, message in (
         ("model.vocab_size=500", "has ids that the model does not have"),
-        ("training.train_iters=30", "more than one epoch"),
+        ("data.split='9999,1,0'", "has nothing in the validation part"),
         ("data.path=/nowhere/c", "no corpus is here"),
     ):
         found = preflight.problems(load_experiment(CPU, f"data={prefix}", override))

@@ -79,7 +79,7 @@ def test_the_first_three_batches_are_those_that_were_predicted(
     assert done.code == 0, done.err
     seen = np.stack([np.load(tmp_path / f"seen{rank}.npy") for rank in range(ranks)], axis=1)  # micro-batch, rank, …
     reading = order().Reading(settings["seq_length"], 8, 24, settings["seed"])
-    predicted = list(order().batches(order().open_corpus(settings["data_path"]), reading))
+    predicted = list(order().batches(settings["data_path"], reading))
     assert np.array_equal(seen.reshape(3, 8, -1), np.stack(predicted))
     assert f'"data_first_batch": "{order().fingerprint(predicted[0])}"' in done.out
 
@@ -99,9 +99,10 @@ from engine_train import TokenData
 corpus = open_corpus({prefix!r})
 n = (corpus.tokens - 1) // 128 // 8 * 8
 settings = SimpleNamespace(vocab_size=100000, data="prefix", data_path={prefix!r}, split="100,0,0", seed=77,
-    seq_length=128, micro_batch_size=2, global_batch_size=8, train_iters=n // 8)
+    seq_length=128, micro_batch_size=2, global_batch_size=8, train_iters=n // 8, eval_interval=None, eval_iters=0,
+    tokenizer_model=None)
 data = TokenData(settings)
-for step, batch in enumerate(batches(corpus, Reading(128, 8, n, 77))):
+for step, batch in enumerate(batches({prefix!r}, Reading(128, 8, n, 77))):
     parts = [data.rank_batches(step, rank, 2) for rank in range(2)]
     assert numpy.array_equal(numpy.stack(parts, 1).reshape(8, 129), batch), step
 print(step + 1 == n // 8 > 400)
@@ -128,7 +129,7 @@ def test_the_engine_leaves_no_file_behind(run: Callable[..., Any], tmp_path: Pat
 UNFIT: list[tuple[dict[str, Any], str]] = [
     ({"data_path": "/nowhere/c"}, "data_path: /nowhere/c: no corpus is here; found: no .bin and no .idx; allowed: "),
     ({"data_path": None}, "no corpus is here"),
-    ({"train_iters": 30, "lr_decay_iters": 30}, "is more than one epoch; found: 168 samples"),
+    ({"split": "99999,1,0"}, "has nothing in the validation part of split 99999,1,0"),
 ]
 
 

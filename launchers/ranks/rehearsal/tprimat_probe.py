@@ -486,19 +486,35 @@ def _trained(probe: Probe) -> list[Any]:
 
 
 def _data(probe: Probe) -> dict[str, Any]:
-    """Read the training data's first part, and what it masks. A blend of several is named by none."""
+    """Read the training data, and what it masks. A blend is named as in Megatron's --data-path."""
     trained = _trained(probe)
     if not trained:
         return {}
     config = trained[-1].config
     values = {"seed": config.random_seed, "seq_length": config.sequence_length}
-    if isinstance(size := getattr(config.tokenizer, "vocab_size", None), int):
+    kinds = (type(config.tokenizer), type(getattr(config.tokenizer, "_tokenizer", None)))
+    of_ids = any("Null" in kind.__name__ for kind in kinds)  # one of text has a size of its own
+    if of_ids and isinstance(size := getattr(config.tokenizer, "vocab_size", None), int):
         values["vocab_size"] = size
+    values |= {} if of_ids else _of_text(config.tokenizer)
     values |= {name: value for name in _MASKS if isinstance(value := getattr(config, name, None), bool)}
     if getattr(config, "mock", False):
         return {**values, "data": "mock", "data_path": None}
     split = {} if config.split is None else {"split": config.split}
-    return {**values, "data_path": trained[-1].dataset_path, **split}
+    return {**values, "data_path": _blended(config) or trained[-1].dataset_path, **split}
+
+
+def _of_text(tokenizer: Any) -> dict[str, int]:
+    """Return the size and special tokens of a tokenizer that has any."""
+    names = {"tokenizer_vocab_size": "vocab_size", "tokenizer_eod": "eod", "tokenizer_bos": "bos"}
+    own = {to: getattr(tokenizer, name, getattr(tokenizer, f"{name}_id", None)) for to, name in names.items()}
+    return {to: value for to, value in own.items() if isinstance(value, int)}
+
+
+def _blended(config: Any) -> str | None:
+    """Return each weight and path of a blend; None: there are no weights."""
+    prefixes, weights = config.blend or (config.blend_per_split or [None])[0] or ((), None)
+    return " ".join(f"{float(w)!r} {p}" for p, w in zip(prefixes, weights, strict=True)) if weights else None
 
 
 # Samples: which a step sees, as the sum of a hash of each. Of what the model is given, where that is on the host; else
