@@ -355,7 +355,7 @@ class TokenData:
 def _tokenizer(s: Settings, eod: int) -> dict[str, Any]:
     """Return what the corpora's tokenizer is; the engine has none of its own, and reads its files."""
     if s.tokenizer_model is None:
-        return {"tokenizer_type": "NullTokenizer", "tokenizer_model": None, "vocab_size": eod + 1}
+        return {"tokenizer_model": None, "vocab_size": eod + 1}  # ids alone: all of them, and no tokenizer's word
     left_out = ("tokenizer_pad", "tokenizer_sha256")  # the latter is corpus.py's to say, for every stack
     facts = {name: value for name, value in read_tokenizer(s.tokenizer_model).items() if name not in left_out}
     named = {"tokenizer_type": "HuggingFaceTokenizer", "tokenizer_model": s.tokenizer_model}

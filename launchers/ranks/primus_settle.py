@@ -60,6 +60,8 @@ def settle(bundle: Mapping[str, Any], environment: Mapping[str, str], folder: st
     if rendered_prefix and prefix and prefix not in (rendered_prefix, os.path.join(folder, rendered_prefix)):  # noqa: PTH118
         requested["data_path"] = prefix
     changed = {name: requested[name] for name in ("train_iters", "lr_decay_iters") if requested[name] != rendered[name]}
+    if "train_iters" in changed:  # a bundle validates nothing: the interval stands for the run's length
+        changed["eval_interval"] = requested["train_iters"]
     return Settled(requested, changed, tuple(_corpus(bundle, requested, prefix)))
 
 
