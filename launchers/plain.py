@@ -67,6 +67,13 @@ class Plain(Framework):
         training = e.training
         if e.data.name == "mock":
             yield Problem("data", "mock data are Megatron-Core's", "mock", "synthetic, or a corpus", "data=synthetic")
+        if training.eval_iters:
+            yield wrong(
+                e, "training.eval_iters", "this stack's program does not validate", "0", "a stack of Megatron's"
+            )
+        if e.data.tokenizer:
+            what = "this stack's program reads ids, and has no tokenizer"
+            yield wrong(e, "data.tokenizer", what, "null", "leave it out: the ids are those of the corpora")
         method = training.recompute_granularity, training.recompute_method, training.recompute_num_layers
         if method not in ((None, None, None), ("full", "uniform", 1)):
             what = "torch's activation checkpointing recomputes each layer here, or none"

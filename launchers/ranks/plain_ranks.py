@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from corpus_order import Reading, batches, fingerprint, open_corpus
+from corpus_order import Reading, batches, fingerprint
 from numpy.typing import NDArray
 from rank_program import Problem, Refused, die_with_parent, machine_facts, mark, peak_memory, read_mapping, stop
 
@@ -120,8 +120,8 @@ def print_facts(**versions: str) -> None:
 def global_batches(s: Settings) -> Iterator[NDArray[np.int32]]:
     """Return the token ids [global_batch_size, seq_length + 1] of each step, as every stack sees them. Raises Refused:
     the corpus is missing, damaged or too small."""
-    reading = Reading(s.seq_length, s.global_batch_size, s.train_iters * s.global_batch_size, s.seed)
-    return batches(open_corpus(s.data_path), reading)
+    reading = Reading(s.seq_length, s.global_batch_size, s.train_iters * s.global_batch_size, s.seed, s.split)
+    return batches(s.data_path, reading)
 
 
 def micro_batches(batch: NDArray[np.int32], s: Settings, rank: int, world: int) -> NDArray[np.int32]:
