@@ -39,6 +39,9 @@ OF_THE_REQUEST = (
     "data",
     "data_path",
     "split",
+    "eval_interval",
+    "eval_iters",
+    "tokenizer_model",
 )
 """No object of these stacks keeps them."""
 
