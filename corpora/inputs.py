@@ -159,7 +159,7 @@ class _damaged:  # noqa: N801  a context manager; a generator inside must not sw
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if isinstance(error, OSError | EOFError | zlib.error) or type(error).__module__.startswith("pyarrow"):
             why = str(getattr(error, "strerror", None) or error).splitlines()[0]
-            hint = "copy it again; what was tokenized stays, and the same command goes on"
+            hint = "copy it again, and remove PREFIX.partial, which was begun with this one"
             raise InputError(Problem(self.file.path, "is damaged, or cannot be read", why, hint=hint)) from error
 
 
