@@ -44,6 +44,7 @@ TINY = (
 TOO_LARGE = {True: "training.micro_batch_size=4096", False: "training.micro_batch_size=512"}
 LEAST_BYTES = 12 << 30  # of addresses, for a process of the CPU that is to run out of them
 _SHOWN = ("step_time_mean_s", "tokens_per_s_per_gpu", "mfu_percent", "mfu_achievable_percent", "peak_memory_bytes")
+_SHORT = ("training.train_iters=2", "optimizer.lr_warmup_iters=0")
 LIMIT_S = 420.0  # of one run
 
 
@@ -138,7 +139,8 @@ def _plain(day: Day, turn: int) -> int:
     if out.is_file():
         return 0
     size = ["--tiny"] if day.tiny else []
-    return ended(program(__file__, str(day.folder), "--plain", str(out), *size), LIMIT_S)
+    threads = os.environ | {"OMP_WAIT_POLICY": "PASSIVE"}  # threads that spin would wait for those of other programs
+    return ended(program(__file__, str(day.folder), "--plain", str(out), *size, env=threads), LIMIT_S)
 
 
 def resume(day: Day) -> bool:
@@ -173,7 +175,7 @@ def memory(day: Day) -> bool:
     if day.record(name) is None:
         limit = partial(resource.setrlimit, resource.RLIMIT_AS, (LEAST_BYTES, LEAST_BYTES))
         how: dict[str, Any] = {"preexec_fn": limit} if day.tiny else {}
-        day.launch(name, batch, f"training.global_batch_size={size}", "training.train_iters=2", **how)
+        day.launch(name, batch, f"training.global_batch_size={size}", *_SHORT, **how)
     record = day.record(name)
     return record is not None and record.status == "out_of_memory"
 
