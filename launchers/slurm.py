@@ -123,8 +123,8 @@ def _options(e: Experiment) -> dict[str, str | int | bool]:
 
 
 def is_continued(e: Experiment) -> bool:
-    """Return whether a job of `e` that ends early goes on from its checkpoint. A container started on each node does not
-    get the notice."""
+    """Return whether a job of `e` that ends early goes on from its checkpoint. Into a container that each node starts
+    no notice gets."""
     return (
         framework_of(e.framework.name).goes_on
         and e.training.save_interval is not None
