@@ -69,10 +69,12 @@ def recorded_job(e: Experiment, path: Path, starts: Starts, reason: str | None) 
 
 
 def _going_on(starts: Starts) -> Starts:
-    """Return the starts since the one that last began anew: those after it went on from a checkpoint."""
+    """Return the starts since the one that last began anew: those after it went on from a checkpoint, or ended before
+    their first step."""
     first = 0
     for at, logs in enumerate(starts):
-        if not any(b"[tprimat] resumed " in log.read_bytes() for log in logs):
+        has_stepped = any(parsers.parse(log).steps for log in logs)
+        if has_stepped and not any(b"[tprimat] resumed " in log.read_bytes() for log in logs):
             first = at
     return starts[first:]
 
