@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import is_dataclass
 from functools import cache
@@ -21,6 +22,7 @@ from conf.vocabulary import leaves, read_yaml
 CONF = Path(__file__).parent
 AUTO = "auto"
 _GLOBAL = re.compile(r"^#\s*@package\s+_global_\s*$", re.MULTILINE)
+_REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 RENAMED = {
     "cluster.primus_path": "framework.checkout",
     "cluster.primus_cache": "framework.cache",
@@ -42,10 +44,55 @@ def compose(overrides: Sequence[str]) -> dict[str, Any]:
 
 @cache
 def _composed(overrides: tuple[str, ...]) -> dict[str, Any]:
+    checked = checked_overrides(overrides)
+    words = [text for text in checked if _is_word(text)]
+    environment = frozenset(os.environ.items())  # of which interpolations are made
+    plain, referred = _resolved(CONF, environment, tuple(text for text in checked if text not in words))
+    words = [text for text in words if _is_alone(text, checked, plain, referred)]
+    plain, _ = _resolved(CONF, environment, tuple(text for text in checked if text not in words))
+    for text in words:
+        typed = parsed_override(text)
+        plain = _with_value(plain, typed.key_or_group.split("."), typed.value())
+    frozen(Request, plain, "")
+    return plain
+
+
+def _is_word(text: str) -> bool:
+    """Return whether an override sets one key to a number, a word or null, and nothing is worked out for it."""
+    typed = parsed_override(text)
+    value, is_choice = typed.value(), (CONF / typed.key_or_group).is_dir()
+    return not (is_choice or typed.is_force_add() or isinstance(value, dict | list) or "${" in str(value))
+
+
+def _is_alone(text: str, checked: Sequence[str], plain: Mapping[str, Any], referred: Container[str]) -> bool:
+    """Return whether the key of an override is there and has one value, of which nothing else is made: no interpolation
+    refers to it, and no other override sets what is above it."""
+    key = parsed_override(text).key_or_group
+    at: Any = plain
+    for part in key.split("."):
+        if not isinstance(at, dict) or part not in at:
+            return False
+        at = at[part]
+    set_too = [name for other in checked if not (CONF / (name := parsed_override(other).key_or_group)).is_dir()]
+    is_under = any(key.startswith(f"{name}.") for name in set_too)
+    return not (isinstance(at, dict | list) or key.rpartition(".")[2] in referred or is_under)
+
+
+def _with_value(mapping: Mapping[str, Any], path: Sequence[str], value: Any) -> dict[str, Any]:
+    """Return `mapping` with `value` at `path`; what lies beside it is shared."""
+    first, *rest = path
+    return {**mapping, first: _with_value(mapping[first], rest, value) if rest else value}
+
+
+@cache
+def _resolved(
+    _conf: Path, _environment: frozenset[tuple[str, str]], checked: tuple[str, ...]
+) -> tuple[dict[str, Any], frozenset[str]]:
+    """Return what Hydra composes, resolved, and the last part of each key that an interpolation in it refers to. All
+    points of a sweep share it: do not change it."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    checked = checked_overrides(overrides)
     chosen = tuple(text for text in checked if (CONF / text.partition("=")[0]).is_dir())
     with _undisturbed("config"):
         try:
@@ -57,9 +104,10 @@ def _composed(overrides: tuple[str, ...]) -> dict[str, Any]:
                     OmegaConf.update(config, typed.key_or_group, typed.value(), merge=True, force_add=added)
         except OmegaConfBaseException:
             config = _by_hydra(checked)  # which says what is wrong
+        unresolved = OmegaConf.to_container(config, resolve=False)
         plain = OmegaConf.to_container(config, resolve=True)
-    frozen(Request, plain, "")
-    return plain  # type: ignore[return-value]
+    referred = frozenset(name.rpartition(".")[2] for name in _REFERENCE.findall(json.dumps(unresolved, default=str)))
+    return plain, referred  # type: ignore[return-value]
 
 
 @cache

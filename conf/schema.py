@@ -317,12 +317,14 @@ class Data:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """The wishes of a site of Slurm. modules: loaded in this order. mounts: for a container, beside the run's folder.
-    options: more of sbatch, by their long names; true: an option without a value."""
+    notice_s: before its time limit, for a stack that saves and goes on. options: more of sbatch, by their long names;
+    true: an option without a value."""
 
     partition: str | None
     account: str | None
     qos: str | None
     time_limit: str
+    notice_s: int
     modules: tuple[str, ...]
     mounts: tuple[str, ...]
     options: Mapping[str, Any]

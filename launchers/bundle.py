@@ -37,7 +37,7 @@ _PLACES = {
     "MASTER_ADDR": ("cluster.master_addr", "where the ranks meet"),
     "MASTER_PORT": ("cluster.master_port", "where the ranks meet"),
 }
-_OVERRIDABLE = ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
+_OVERRIDABLE = ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "HANG_AFTER_S")
 _OF_HOST = ("OMP_NUM_THREADS", "PYTHONPATH")  # of the machine that renders
 
 
@@ -56,6 +56,13 @@ def facts(e: Experiment, plan: Plan, scope: Scope) -> dict[str, Any]:
 def digests(texts: Mapping[str, str]) -> dict[str, str]:
     """Return the SHA-256 of each file, in hexadecimal digits: where it runs, an edited one is named."""
     return {name: hashlib.sha256(text.encode()).hexdigest() for name, text in sorted(texts.items())}
+
+
+def patience(e: Experiment) -> dict[str, tuple[str, str]]:
+    """Return the variable by which run.sh ends a job that hangs, and why it is there."""
+    return {
+        "HANG_AFTER_S": (str(max(1, round(e.hang_after_s))), "a job whose logs are silent so long is ended; 0: never")
+    }
 
 
 def env_sh(env: Mapping[str, str], reasons: Mapping[str, str], overridable: Container[str]) -> str:
@@ -77,6 +84,7 @@ def of_programs(e: Experiment, plan: Plan, scope: Scope) -> dict[str, str]:
         " ".join(vendor_of(e.accelerator).visibility),
         "which variables choose GPUs: the first is kept",
     )
+    env |= patience(e)
     values, reasons = ({name: pair[n] for name, pair in env.items()} for n in (0, 1))
     rendered = {**plan.files, "env.sh": env_sh(values, reasons, _OVERRIDABLE), "train.sh": train_sh(e, plan)}
     of_bundle = {**facts(e, plan, scope), "sha256": digests(rendered)}

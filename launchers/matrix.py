@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 Event = Mapping[str, Any]
+INTERRUPTED = "interrupted"
+"""State of a run whose job saved and ended before its time: to be gone on with, and no failure."""
 ACTIVE = ("intended", "pending", "running")
 """States of a run that somebody is at work on, or may be: an intention without an answer is one."""
 
@@ -45,7 +47,8 @@ class Matrix:
     def startable(self, names: Iterable[str], retries: int) -> list[Run]:
         """Return those of `names` that are to be started now; `retries` more after a failure."""
         runs = [self.runs[name] for name in names]
-        return [r for r in runs if r.state == "planned" or (r.state == "failed" and r.failures <= retries)]
+        anyway = ("planned", INTERRUPTED)
+        return [r for r in runs if r.state in anyway or (r.state == "failed" and r.failures <= retries)]
 
     def active(self) -> list[Run]:
         """Return the runs that somebody is at work on, or may be."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from functools import cache
 
 from conf import devices
 from conf.check import wrong
@@ -71,10 +72,16 @@ def _data(e: Experiment) -> Iterator[Problem]:
         yield from (Problem(*problem) for problem in error.problems)
 
 
+@cache
+def _versions(distributions: tuple[str, ...], python: str | None) -> Mapping[str, str | None]:
+    """Return conf.frameworks.versions, for all runs of a matrix at once."""
+    return versions(distributions, python)
+
+
 def _packages(e: Experiment) -> Iterator[Problem]:
     python = e.framework.python
     try:
-        installed = versions(e.framework.distributions, python)
+        installed = _versions(tuple(e.framework.distributions), python)
     except ConfigError as error:
         yield from error.problems
         return
@@ -88,7 +95,7 @@ def _packages(e: Experiment) -> Iterator[Problem]:
 def other_release(e: Experiment) -> Iterator[Problem]:
     """Yield the problem of a recipe of another release than the installed one; nothing where none is installed."""
     with suppress(ConfigError):
-        installed = versions(e.framework.distributions, e.framework.python) if e.recipe else {}
+        installed = _versions(tuple(e.framework.distributions), e.framework.python) if e.recipe else {}
         yield from _release(e, installed.get(e.framework.distributions[-1]) if installed else None)
 
 

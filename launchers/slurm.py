@@ -12,11 +12,31 @@ from conf.errors import Problem
 from conf.resolve import Experiment
 from conf.schema import Job
 from launchers import containers
+from launchers.frameworks import framework_of
 
 JOB = "job.sh"
-_OURS = ("nodes", "ntasks", "ntasks-per-node", "output", "job-name")
+_OURS = ("nodes", "ntasks", "ntasks-per-node", "output", "job-name", "signal")
 _PLAIN = re.compile(r"[\w@%+:.,/=()\[\]{}&|*-]+", re.ASCII)  # what #SBATCH takes without quotes
 _TIME = re.compile(r"(\d+-)?\d{1,2}(:\d{2}){0,2}|\d+", re.ASCII)
+
+# Where the stack saves and goes on. Slurm gives the batch script its notice (--signal), and rank 0 looks for a file: a
+# signal to the step would end torchrun.
+_BEFORE = (
+    "export TPRIMAT_CHECKPOINTS=${TPRIMAT_CHECKPOINTS:-$here/runs/job$SLURM_JOB_ID-checkpoints} # of every start",
+    "export TPRIMAT_STOP=$here/runs/.stop-$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}",
+    'mkdir -p "$here/runs"',
+    """trap 'noticed=1; : >"$TPRIMAT_STOP"' USR1""",
+)
+_AFTER = (
+    "step=$! noticed=1",
+    "while ((noticed)); do # the notice interrupts it",
+    "  noticed=0 code=0",
+    '  wait "$step" || code=$?',
+    "done",
+    "# 85: saved and ended before its time. It goes on as the same job; where Slurm forbids that, submitted again",
+    '[[ ! -s $TPRIMAT_STOP ]] || { code=85 && scontrol requeue "$SLURM_JOB_ID"; } || true',
+    'exit "$code"',
+)
 
 
 def problems(e: Experiment) -> Iterator[Problem]:
@@ -27,6 +47,8 @@ def problems(e: Experiment) -> Iterator[Problem]:
     yield from containers.problems(e)
     if e.rehearse:
         yield Problem("rehearse", "a rehearsal needs no cluster", e.rehearse, hint="cluster=local")
+    if not 0 < job.notice_s < 65536:
+        yield Problem("cluster.job.notice_s", "is no notice of Slurm", str(job.notice_s), "1 to 65535 seconds")
     if not _TIME.fullmatch(job.time_limit):
         allowed = "D-HH:MM:SS, HH:MM:SS or minutes"
         yield Problem("cluster.job.time_limit", "is no time of Slurm", job.time_limit, allowed)
@@ -54,6 +76,7 @@ def job_sh(e: Experiment) -> str:
         f"#SBATCH --{name}" if value is True else f"#SBATCH --{name}={value}" for name, value in _options(e).items()
     ]
     modules = [f"module load {shlex.quote(name)} || fail 'the module {name} does not load'" for name in job.modules]
+    goes_on = is_continued(e)
     step = ["srun", "--kill-on-bad-exit=1", '--output="$here/slurm-%j-node%n.out"', *_pyxis(e)]
     script = containers.SCRIPT if containers.on_each_node(e) else "run.sh"  # srun itself starts that of Pyxis
     return "\n".join(
@@ -70,10 +93,12 @@ def job_sh(e: Experiment) -> str:
             '[[ -f $here/run.sh ]] || fail "$here is no bundle. Try cd BUNDLE && sbatch ' + f'{JOB}"',
             *modules,
             "unset NODE_RANK RUN_DIR TRAIN_LOG # of another run; each node has its own",
+            *(_BEFORE if goes_on else ("unset TPRIMAT_CHECKPOINTS TPRIMAT_STOP",)),
             'nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST")',
             "export MASTER_ADDR=${nodes%%$'\\n'*} # of node 0, whose rank is 0",
             "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000 * 2)) # and the next: two jobs on a node do not meet",
-            f'exec {" ".join(step)} bash "$here/{script}"',
+            f'{"" if goes_on else "exec "}{" ".join(step)} bash "$here/{script}"{" &" if goes_on else ""}',
+            *(_AFTER if goes_on else ()),
             "",
         ]
     )
@@ -83,10 +108,28 @@ def _options(e: Experiment) -> dict[str, str | int | bool]:
     """Return sbatch's options: what follows from the experiment, then what the site wants."""
     job = e.cluster.job
     assert job is not None
-    devices = {"cpus-per-task": e.gpus_per_node} if e.accelerator is None else {"gpus-per-node": e.gpus_per_node}
+    devices: dict[str, str | int | bool] = (
+        {"cpus-per-task": e.gpus_per_node} if e.accelerator is None else {"gpus-per-node": e.gpus_per_node}
+    )
+    if is_continued(e):
+        devices |= {
+            "signal": f"B:USR1@{job.notice_s}",
+            "requeue": "no-requeue" not in job.options,
+            "open-mode": "append",
+        }
     own = {"job-name": e.name, "nodes": e.nodes, "ntasks-per-node": 1, **devices, "output": "slurm-%j.out"}
     site = {"partition": job.partition, "account": job.account, "qos": job.qos, "time": job.time_limit, **job.options}
-    return {**own, **{name: value for name, value in site.items() if value is not None and value is not False}}
+    return {name: value for name, value in {**own, **site}.items() if value is not None and value is not False}
+
+
+def is_continued(e: Experiment) -> bool:
+    """Return whether a job of `e` that ends early goes on from its checkpoint. Into a container that each node starts
+    no notice gets."""
+    return (
+        framework_of(e.framework.name).goes_on
+        and e.training.save_interval is not None
+        and not containers.on_each_node(e)
+    )
 
 
 def _pyxis(e: Experiment) -> Iterator[str]:

@@ -79,8 +79,9 @@ def most_tasks() -> int:
 
 
 def states(tasks: Iterable[str]) -> dict[str, Job]:
-    """Return what Slurm says of each of `tasks` (JOB_TASK), by one call of sacct, else of scontrol for each array. One
-    that is missing in the result is not known for now: Slurm does not answer."""
+    """Return what Slurm says of each of `tasks` (JOB_TASK), by one call of sacct, else of scontrol for each array. An
+    end that sacct states is asked of scontrol, too: after a node's failure it may be queued again, which sacct learns
+    later. One that is missing in the result is not known for now: Slurm does not answer."""
     wanted = sorted({*tasks})
     arrays = sorted({task.partition("_")[0] for task in wanted}, key=int)
     if not arrays:
@@ -88,14 +89,15 @@ def states(tasks: Iterable[str]) -> dict[str, Job]:
     seen = accounted(
         _done(["sacct", "-n", "-P", "-X", f"-j{','.join(arrays)}", "--format=JobID,State,ExitCode"]).stdout
     )
-    known = {task: job for task in wanted if (job := _of(seen, task))}
+    stated = {task: job for task in wanted if (job := _of(seen, task))}
+    known = {task: job for task, job in stated.items() if job.place != "ended"}
     for array in sorted({task.partition("_")[0] for task in wanted if task not in known}):
         done = _done(["scontrol", "show", "job", "-o", array])
         if done.returncode != 0 and _UNKNOWN not in done.stderr.lower():
             continue  # the controller is away: it may know more later
         shown = controlled(done.stdout)
         ours = [task for task in wanted if task.partition("_")[0] == array and task not in known]
-        known |= {task: _of(shown, task) or Job(FORGOTTEN) for task in ours}
+        known |= {task: _of(shown, task) or stated.get(task) or Job(FORGOTTEN) for task in ours}
     return known
 
 

@@ -7,7 +7,8 @@ configured  the same of objects that were built and not run: kept apart
 step        of one step, "iteration" (from 1) or "step" (from 0): full precision, its own rate, a clock, memory
 validation  "iteration" (from 1) it was made after, "loss": in full precision
 rehearsed   "rank", "world": this process played that rank of a job, up to its first step
-resumed     "iteration": so many were done where the run goes on from a checkpoint"""
+resumed     "iteration": so many were done where the run goes on from a checkpoint
+stopped     "iteration": so many are done where the ranks have saved and end, as their batch system wants it"""
 
 from __future__ import annotations
 

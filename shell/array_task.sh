@@ -13,5 +13,5 @@ claim=attempts/$attempt
   exit 3
 }
 [[ -z $python ]] || export PYTHON=$python
-export SLURM_SUBMIT_DIR=$PWD CHECKPOINTS=$PWD/checkpoints
+export SLURM_SUBMIT_DIR=$PWD TPRIMAT_CHECKPOINTS=$PWD/checkpoints # of all attempts; job.sh drops it where none goes on
 exec bash job.sh

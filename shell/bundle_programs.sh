@@ -48,6 +48,7 @@ one_visibility_variable() {
 stack_settle() {
   "$PYTHON" -B "$here/ranks/bundle_marks.py" "$here" "$here/environment.sh" || return 2
   cp "$here"/settings.* "$here/bundle.json" "$run_dir"
+  [[ -z ${TPRIMAT_CHECKPOINTS:-} ]] || { mkdir -p "$TPRIMAT_CHECKPOINTS" && ln -sfn "$TPRIMAT_CHECKPOINTS" "$run_dir/checkpoints"; } || return 2
 }
 
 stack_check() { :; }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Start this bundle: bash run.sh. README.txt says what may be set before it. Needs bash 4.2 and the stack's own Python.
 #
-# Exit code: that of the training; 2: refused, nothing was started.
+# Exit code: that of the training; 2: refused, nothing was started; 85: saved and ended before its time, to be gone on with.
 set -euo pipefail
 
 fail() {
@@ -28,9 +28,32 @@ on_signal() {
   stop_training
 }
 
+# watch: ends the training where no node's log has grown for HANG_AFTER_S seconds, three times as long before the first step.
+# Only of a job, whose nodes share this folder: by itself, a node that prints no step is silent. It counts its own turns, for
+# clocks jump.
+watch() {
+  local every=$((HANG_AFTER_S < 20 ? 1 : 5)) quiet=0 patience=$((3 * HANG_AFTER_S)) before="" sizes
+  local -a logs
+  exec 9<>"$run_dir/.watch"
+  while ((quiet < patience)); do
+    read -r -t "$every" -u 9 || true # a sleep that leaves no process
+    logs=("${run_dir%-node*}"-node*/train.log)
+    sizes=$(stat -c %s "${logs[@]}" 2>/dev/null || true)
+    quiet=$((quiet + every))
+    [[ $sizes == "$before" ]] || quiet=0
+    before=$sizes
+    if ((patience > HANG_AFTER_S)) && grep -qsE -m 1 '\[tprimat\] step |iteration +[0-9]+ *[/|]' "${logs[@]}"; then
+      patience=$HANG_AFTER_S
+    fi
+  done
+  printf '[tprimat] facts {"hung": true}\n' >>"$log"
+  stop_training
+}
+
 # shellcheck disable=SC2329
 at_exit() {
   stop_training 5
+  [[ -z $watcher ]] || kill -- "-$watcher" 2>/dev/null || true
   [[ -z $sampler ]] || kill "$sampler" 2>/dev/null || true
 }
 
@@ -50,7 +73,7 @@ train() {
 }
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-training="" sampler="" signal="" code=0 stack="" rendered=""
+training="" sampler="" watcher="" signal="" code=0 stack="" rendered=""
 # torchrun reads its options from these, too: PET_NNODES is --nnodes. Kubeflow and torchx leave them in a shell.
 for name in "${!PET_@}" "${!TORCHELASTIC_@}"; do unset "$name"; done
 export NODE_RANK=${NODE_RANK:-${SLURM_NODEID:-}}
@@ -95,13 +118,18 @@ mkfifo "$pipe"
 # Not `train | tee`: its exit code is to be kept, and a signal to be passed on while it runs.
 # It outlives a Ctrl-C: the last lines say why a run ended.
 (
-  trap '' INT HUP
+  trap '' INT HUP TERM USR1 # Slurm signals all processes of a step
   exec tee -a "$log" <"$pipe"
 ) &
 tee=$!
 set -m # a process group of its own, which can be ended as one
 train >"$pipe" 2>&1 </dev/null &
 training=$!
+if [[ -n ${SLURM_STEP_ID:-} && -z ${RUN_DIR:-} && -z ${TRAIN_LOG:-} && ${HANG_AFTER_S:-0} -gt 0 ]]; then
+  mkfifo "$run_dir/.watch"
+  watch &
+  watcher=$!
+fi
 set +m
 # A signal interrupts `wait`, and its trap has ended the training by then: the second one reports its code.
 wait "$training" || code=$?
@@ -110,7 +138,11 @@ if [[ -n $signal ]]; then
 fi
 training=""
 wait "$tee" || true
-rm -f "$pipe"
+[[ -z $watcher ]] || kill -- "-$watcher" 2>/dev/null || true
+watcher=""
+rm -f "$pipe" "$run_dir/.watch"
+# the ranks have saved and ended, as their batch system wanted it, whatever torchrun says of it
+! grep -q -m 1 '^\[tprimat\] stopped ' "$log" || code=85
 {
   printf '[tprimat] facts {"exit_code": %d' "$code"
   [[ -z $signal ]] || printf ', "signal": "%s"' "$signal"

@@ -10,18 +10,22 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from conf.errors import ConfigError, writing
+import parsers
+from conf.errors import ConfigError, InputError, writing
 from conf.resolve import Experiment
 from launchers import bundle, make_plan, run_dir, slurm, slurm_jobs, where
 from launchers.matrix import Matrix, Run
 from launchers.plan import NO_REHEARSAL
+from tensorprimat.job_record import Starts, recorded_job
 from tensorprimat.journal import Journal
-from tensorprimat.run import recorded_job
 from tensorprimat.turns import begin
 
+SAVED = 85
+"""Exit code of a job that saved and ended before its time, where Slurm does not queue it again."""
 BUNDLE, SUBMITTED = "bundle", ".matrix"
 FIRST_S, STEADY_S = 1.0, 10.0
-"""Between two polls of Slurm, at first and once nothing changes: controllers serve hundreds of users."""
+"""Between two polls of Slurm, after something was submitted and, from the fifth on, always: controllers serve hundreds
+of users."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +38,29 @@ class Jobs:
     lock: int
     since: int
 
-    def step(self) -> bool:
-        """See what became of the jobs, record those that ended, submit what is to run; return whether any is left.
-        ConfigError: Slurm refuses one."""
+    def known(self) -> list[str]:
+        """Return the jobs of which Slurm is to say what became of them, those of a runner that was killed too."""
         self._find_again(self.journal.read())
-        self._observe(self.journal.read())
-        matrix = self.journal.read()
+        return [run.job for run in self._active(self.journal.read()) if run.job]
+
+    def step(self, states: Mapping[str, slurm_jobs.Job]) -> tuple[bool, bool]:
+        """Record the jobs that have ended, by `states`, and submit what is to run; return whether any is left, and
+        whether any was submitted. ConfigError: Slurm refuses one."""
+        self._observe(self.journal.read(), states)
+        matrix, submitted = self.journal.read(), False
         if self.journal.is_cancelled_since(self.since):
             slurm_jobs.cancel([run.job for run in self._active(matrix) if run.job])
-        else:
-            self._submit(matrix)
-        return bool(self._active(self.journal.read()))
+            return bool(self._active(matrix)), False
+        try:
+            submitted = self._submit(matrix)
+        except ConfigError as error:
+            if all(matrix.runs[name].tag is None for name in self.experiments):
+                raise
+            print(
+                f"warning: {error}\n  it took such jobs before: tried again", file=sys.stderr, flush=True
+            )  # nodes are down
+            return True, False
+        return bool(self._active(self.journal.read())), submitted
 
     def _active(self, matrix: Matrix) -> list[Run]:
         return [run for run in matrix.active() if run.tag is not None and run.id in self.experiments]
@@ -59,40 +75,64 @@ class Jobs:
             event = {"event": "submitted", "job": job} if job else {"event": "not submitted"}
             self.journal.append({**event, "tag": tag, "found": "by its name"})
 
-    def _observe(self, matrix: Matrix) -> None:
+    def _observe(self, matrix: Matrix, states: Mapping[str, slurm_jobs.Job]) -> None:
         runs = {run.job: run for run in self._active(matrix) if run.job}
-        for task, job in slurm_jobs.states(runs).items():
-            run = runs[task]
+        for task, run in runs.items():
+            job = states.get(task)
+            if job is None:
+                continue
             if job.place == "ended":
                 self._ended(run, job)
             elif job.place != run.state:
                 self.journal.state(run.id, run.attempt, job.place)
 
+    def mend(self) -> None:
+        """Write the record of a completed run again, from its logs, where it cannot be read."""
+        for run in self.journal.read().runs.values():
+            path = self.journal.folder / run.id
+            if run.id in self.experiments and run.state == "completed" and (starts := self._starts(run)):
+                try:
+                    parsers.read(path)
+                except InputError as error:
+                    print(f"warning: {path}: its record is written again: {error}", file=sys.stderr)
+                    recorded_job(self.experiments[run.id], path, starts, None)
+
     def _ended(self, run: Run, job: slurm_jobs.Job) -> None:
         """Record the run of a job that has ended. It is completed where its record says so."""
         path = self.journal.folder / run.id
-        logs = self._logs(run)
-        reason = _reason(run, job, self.journal.folder / SUBMITTED / f"{run.tag}-{run.task}.out" if not logs else None)
-        record = recorded_job(self.experiments[run.id], path, logs, reason)
+        starts = self._starts(run)
+        said = None if self._has_started(run, starts) else self.journal.folder / SUBMITTED / f"{run.tag}-{run.task}.out"
+        record = recorded_job(self.experiments[run.id], path, starts, _reason(run, job, said))
         state = "completed" if record.status == "completed" else "failed"
+        if state == "failed" and job.exit_code.partition(":")[0] == str(SAVED):
+            state = "interrupted"
         if job.state == "CANCELLED" and state == "failed":
             state = "cancelled"
         self.journal.state(run.id, run.attempt, state, record.cause)
         print(f"{state:<12}{path}", file=sys.stderr, flush=True)
 
-    def _logs(self, run: Run) -> list[Path]:
-        """Return the logs of the job, one a node, those of its last start where Slurm started it several times."""
-        claim = self.journal.folder / run.id / BUNDLE / "attempts" / str(run.attempt)
-        if not claim.exists():
-            return []
-        number = claim.read_text(encoding="utf-8").strip()
-        logs = [*self.journal.folder.glob(f"{run.id}/{BUNDLE}/runs/job{number}.*-node*/train.log")]
-        starts = [log.parent.name.rpartition("-node")[0].partition("-restart")[2] for log in logs]
-        last = max((int(start or 0) for start in starts), default=0)
-        return [log for log, start in zip(logs, starts, strict=True) if int(start or 0) == last]
+    def _starts(self, run: Run) -> Starts:
+        """Return the logs of every start of a run: each attempt is a job, and Slurm may have started that again."""
+        bundle_of = self.journal.folder / run.id / BUNDLE
+        starts: dict[tuple[int, int], list[Path]] = {}
+        for attempt in range(1, run.attempt + 1):
+            claim = bundle_of / "attempts" / str(attempt)
+            number = claim.read_text(encoding="utf-8").strip() if claim.exists() else None
+            for log in sorted(bundle_of.glob(f"runs/job{number}.*-node*/train.log"), key=_node):
+                restart = log.parent.name.rpartition("-node")[0].partition("-restart")[2]
+                starts.setdefault((attempt, int(restart or 0)), []).append(log)
+        return [starts[at] for at in sorted(starts)]
 
-    def _submit(self, matrix: Matrix) -> None:
-        """Submit an array of jobs for each group of runs that take the same. ConfigError: Slurm refuses one."""
+    def _has_started(self, run: Run, starts: Starts) -> bool:
+        """Return whether the last attempt left a log."""
+        claim = self.journal.folder / run.id / BUNDLE / "attempts" / str(run.attempt)
+        if not claim.exists() or not starts:
+            return False
+        return starts[-1][0].parent.name.startswith(f"job{claim.read_text(encoding='utf-8').strip()}.")
+
+    def _submit(self, matrix: Matrix) -> bool:
+        """Submit an array of jobs for each group of runs that take the same; return whether there was any. ConfigError:
+        Slurm refuses one."""
         groups: dict[tuple[str, ...], list[str]] = {}
         for name, e in self.experiments.items():
             if matrix.startable([name], e.cluster.retries):
@@ -100,7 +140,7 @@ class Jobs:
                 self._leave(name, e)
                 groups.setdefault(slurm_jobs.options_of(text), []).append(name)
         if not groups:
-            return
+            return False
         most = slurm_jobs.most_tasks()
         wrong = [p for own in groups for p in slurm_jobs.tested([*own, str(slurm_jobs.TASK)], self.journal.folder)]
         if wrong:
@@ -108,6 +148,7 @@ class Jobs:
         for own, names in groups.items():
             for at in range(0, len(names), most):
                 self._submit_array(matrix, own, names[at : at + most])
+        return True
 
     def _leave(self, name: str, e: Experiment) -> None:
         """Write the bundle of a run, where there is none. InputError: it cannot be written."""
@@ -162,13 +203,22 @@ def run(experiments: Sequence[Experiment], commit: str | None, anew: bool) -> li
             ours = {path.name: e for path, e in zip(paths, experiments, strict=True) if path.parent == folder}
             begin(journal, ours, anew)
             all_of_them.append(Jobs(journal, ours, lock, journal.path.stat().st_size))
-        wait, before = FIRST_S, -1
-        while left := [jobs for jobs in all_of_them if jobs.step()]:
-            size = sum(jobs.journal.path.stat().st_size for jobs in left)
-            wait, before = (FIRST_S if size != before else min(STEADY_S, 2 * wait)), size
+            all_of_them[-1].mend()
+        wait = FIRST_S
+        while True:
+            states = slurm_jobs.states([task for jobs in all_of_them for task in jobs.known()])  # of all, in one call
+            steps = [jobs.step(states) for jobs in all_of_them]
+            if not any(left for left, _ in steps):
+                break
+            wait = FIRST_S if any(submitted for _, submitted in steps) else min(STEADY_S, 2 * wait)
             time.sleep(wait)
-        states = {jobs.journal.folder: jobs.journal.read() for jobs in all_of_them}
-    return [(states[path.parent].runs[path.name], path) for path in paths]
+        matrices = {jobs.journal.folder: jobs.journal.read() for jobs in all_of_them}
+    return [(matrices[path.parent].runs[path.name], path) for path in paths]
+
+
+def _node(log: Path) -> int:
+    """Return the number of the node whose log this is."""
+    return int(log.parent.name.rpartition("-node")[2])
 
 
 def _reason(run: Run, job: slurm_jobs.Job, said: Path | None) -> str | None:

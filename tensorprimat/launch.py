@@ -220,9 +220,10 @@ def _table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _show_plans(experiments: Sequence[tuple[Experiment, Scope]], as_json: bool, complete: bool) -> None:
+    commit = where.commit()
     plans = [(e, planned(e), scope) for e, scope in experiments]
     if not as_json:
-        print("\n\n".join(plan_text(*one, complete) for one in plans))
+        print("\n\n".join(plan_text(*one, complete, commit) for one in plans))
         return
     rows: list[dict[str, Any]] = []
     for e, plan, scope in plans:

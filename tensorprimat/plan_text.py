@@ -28,9 +28,9 @@ WIDTH, COLUMN, MOST_DIFFERENCES, LONGEST_VALUE = 140, 14, 8, 30
 Row = tuple[str, str]
 
 
-def plan_text(e: Experiment, p: Plan, rehearsed: Scope, complete: bool) -> str:
+def plan_text(e: Experiment, p: Plan, rehearsed: Scope, complete: bool, commit: str | None) -> str:
     """Return the plan `p` of `e` for people. complete: with the files, each variable's reason, and commands that can be
-    copied."""
+    copied. commit: of our own code."""
     rows = [*_of_recipe(e, complete), ("memory", memory_text(e)), ("step time", _wrapped(_step_time(e)))]
     large = too_large(e)
     rows += [("does not fit", problem.what) for problem in large]
@@ -45,9 +45,7 @@ def plan_text(e: Experiment, p: Plan, rehearsed: Scope, complete: bool) -> str:
     rows += [("passed on", listed(p.forward_env))] if p.forward_env else []
     rows += [("taken away", f"{name} of this shell, which would steer torchrun") for name in taken(p, os.environ)]
     rows += [("declared", f"{d.key} = {d.value} ({d.reason})") for d in p.declared]
-    folder = (
-        f"{run_dir.directory(rehearsed.requested or e, where.commit())}: the command starts there, its log is {p.log}"
-    )
+    folder = f"{run_dir.directory(rehearsed.requested or e, commit)}: the command starts there, its log is {p.log}"
     rows += [("folder", folder), *(_commands(e, p) if complete else _short(p))]
     texts = [summary(e), *(f"{label:<{COLUMN}}{text}" for label, text in rows)]
     if complete:

@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace as changed
 from itertools import islice
@@ -22,7 +22,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 import parsers
 from conf import shapes
 from conf.arguments import program
-from conf.errors import ConfigError, InputError, Problem, listed, some, writing
+from conf.errors import ConfigError, InputError, Problem, listed, some
 from conf.locks import beside
 from conf.plain import terminal
 from conf.resolve import Experiment
@@ -166,13 +166,13 @@ def _about(e: Experiment, plan: Plan, path: Path, commit: str | None) -> Record:
         hardware=e.hardware.name,
         **image,
         notes=notes,
-        **_requested(e, plan),
+        **of_request(e, plan),
         environment={**facts, "launcher_commit": commit, **({"rehearse": e.rehearse} if e.rehearse else {})},
         log="train.log",
     )
 
 
-def _requested(e: Experiment, plan: Plan) -> dict[str, Any]:
+def of_request(e: Experiment, plan: Plan) -> dict[str, Any]:
     """Return the fields of a record that the request decides."""
     return {
         "requested": requested(e),
@@ -207,7 +207,7 @@ def planned_record(e: Experiment, plan: Plan, rehearsed: Scope) -> Record:
         hardware=e.hardware.name,
         image=e.image,
         image_source="given" if e.image else None,
-        **_requested(e, plan),
+        **of_request(e, plan),
         not_rehearsed=rehearsed.not_rehearsed,
         given={"model": e.model.name},
         environment={"num_nodes": e.nodes},
@@ -267,39 +267,6 @@ def _judged(about: Record, e: Experiment, plan: Plan, path: Path, ended: runner.
             record = with_files(record, files, wrong, rehearse.played(e) if e.rehearse == "layout" else None)
         record = with_edited(against_count(record, e, files), plan)
     return replace(record, summary=summary_json(record))
-
-
-def recorded_job(e: Experiment, path: Path, logs: Sequence[Path], reason: str | None) -> Record:
-    """Return the record of a job of a batch system that has ended, and write it to `path`: what its logs say, one a
-    node, of which the one with the most steps counts, and else `reason`. InputError: it cannot be written."""
-    read = [(parsers.parse(log), log) for log in logs]
-    parsed, log = max(read, key=lambda one: len(one[0].steps), default=(parsers.parse(()), path / "train.log"))
-    code = parsed.facts.get("exit_code")
-    outcome = parsers.judge(Ending(exit_code=code if type(code) is int else None), parsed)
-    if outcome.status != "completed" and (reason or outcome.status == "unknown"):
-        causes = [*filter(None, [reason or "the job left no log", outcome.cause])]
-        outcome = Outcome("failed", ": ".join(causes), outcome.notes)
-    about = Record(
-        id=path.name,
-        name=e.name,
-        provenance="measured",
-        status="unknown",
-        framework=e.framework.name,
-        platform=e.platform.name,
-        vendor=e.platform.vendor,
-        hardware=e.hardware.name,
-        image=e.image,
-        image_source="given" if e.image else None,
-        **_requested(e, make_plan(e, where.host())),
-        environment={"launcher_commit": where.commit(), "num_nodes": e.nodes},
-        log=str(log.relative_to(path)),
-        ended_at=where.now(),
-    )
-    record = parsers.assemble(parsed, outcome, about)
-    record = replace(record, summary=summary_json(record))
-    with writing(path):
-        parsers.write(record, path)
-    return record
 
 
 def with_edited(record: Record, plan: Plan) -> Record:

@@ -29,6 +29,7 @@ class Megatron(Framework):
     name = "megatron"
     takes_environment = False  # of the engine's own few, launchers/variables.py knows
     own_stand_in = True  # a light one: launchers/ranks/engine_standin.py
+    goes_on = True
 
     def render(self, e: Experiment, host: Host) -> Plan:
         engine = (str(ENGINE), "--settings", SETTINGS)

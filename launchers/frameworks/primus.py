@@ -98,8 +98,12 @@ class Primus(Framework):
             parts = (path for path in sorted(rehearse.FOLDER.rglob("*")) if path.is_file() and path.suffix != ".pyc")
             sources |= {f"{REHEARSAL}/{path.relative_to(rehearse.FOLDER)}": path for path in parts}
         env = {name: value for name, value in plan.env.items() if name != "PYTHONPATH"}
+        reasons = dict(plan.env_reasons)
+        for name, (value, why) in bundle.patience(e).items():
+            env[name], reasons[name] = value, why
         theirs = {name for name, row in more["variables"].items() if not row.get("ours")}
-        reasons = {**plan.env_reasons, "PREFLIGHT": "look at the nodes first: note, stop, only or none (preflight)"}
+        reasons["PREFLIGHT"] = "look at the nodes first: note, stop, only or none (preflight)"
+        theirs |= {*bundle.patience(e)}
         if node_check.wanted(e) != "none":
             env, theirs = {**env, "PREFLIGHT": node_check.wanted(e)}, {*theirs, "PREFLIGHT"}
         rendered = {**plan.files, "env.sh": bundle.env_sh(env, reasons, theirs)}

@@ -8,9 +8,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import platform
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +41,18 @@ def host_facts(script: str) -> dict[str, str]:
         done = subprocess.run(["bash", script], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return {}
-    return dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+    stated = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+    if driver := stated.get("nvidia_driver", stated.get("amdgpu_driver")):
+        stated["driver"] = driver
+    return stated
+
+
+def start_facts() -> dict[str, str]:
+    """Return where and when this is started, and as which job."""
+    known = {"host": os.environ.get("SLURMD_NODENAME") or socket.gethostname(), "os": platform.platform()}
+    known["started_at"] = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+    names = {"slurm_job_id": "SLURM_JOB_ID", "slurm_restarts": "SLURM_RESTART_COUNT"}
+    return known | {fact: os.environ[name] for fact, name in names.items() if os.environ.get(name)}
 
 
 def main(folder: str, script: str | None = None) -> int:
@@ -46,9 +60,7 @@ def main(folder: str, script: str | None = None) -> int:
     bundle = json.loads((source / BUNDLE).read_text(encoding="utf-8"))
     print_marks(bundle, bundle["requested"], source)
     host = host_facts(script) if script else {}
-    if job := os.environ.get("SLURM_JOB_ID"):
-        host["slurm_job_id"] = job
-    mark("facts", host)
+    mark("facts", {**host, **start_facts()})
     return 0
 
 

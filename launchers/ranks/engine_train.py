@@ -24,6 +24,7 @@ from engine_checkpoint import Built, resume, save
 from engine_model import build_model, context_shard
 from engine_optimizer import build_optimizer, build_scheduler
 from engine_settings import EngineError, Settings, samples
+from engine_stop import Stop
 from megatron.core import parallel_state
 from megatron.core.datasets.blended_dataset import BlendedDataset
 from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
@@ -64,8 +65,8 @@ def train(settings: Settings, stand_in: bool, checkpoints: Path) -> str | None:
     done = resume(built, checkpoints)
     gc.freeze()  # what is here now stays to the end; searched at exit as well, it would cost a second there
     gc.enable()
-    stopped = _loop(built, done, checkpoints)
-    if first and not stopped:
+    reached, stopped = _loop(built, done, checkpoints)
+    if first and reached == settings.train_iters and not stopped:
         say(f"[after training is done] datetime: {datetime.now().strftime('%Y-%m-%d %H:%M:%S')}")  # as Megatron-LM
     dist.barrier()  # torchrun ends all ranks as soon as one fails: all must have printed
     dist.destroy_process_group()
@@ -136,8 +137,9 @@ def effective_arguments(built: Built) -> dict[str, Any]:
     }
 
 
-def _loop(built: Built, done: int, checkpoints: Path) -> str | None:
-    s, logs = built.settings, dist.get_rank() == dist.get_world_size() - 1
+def _loop(built: Built, done: int, checkpoints: Path) -> tuple[int, str | None]:
+    """Return how many iterations are done, and what was not finite, if anything."""
+    s, logs, stop = built.settings, dist.get_rank() == dist.get_world_size() - 1, Stop()
     paused_s, last_end = 0.0, time.monotonic()
     for index in range(done, s.train_iters):
         step = _step(built, index)
@@ -147,16 +149,20 @@ def _loop(built: Built, done: int, checkpoints: Path) -> str | None:
             _print_step(step, s.train_iters, s.global_batch_size)
         last_end = end
         if not math.isfinite(step["loss"]):
-            return f"loss is {step['loss']} at iteration {index + 1} of {s.train_iters}"
+            return index + 1, f"loss is {step['loss']} at iteration {index + 1} of {s.train_iters}"
+        trained = time.monotonic()
         if s.eval_iters and (index + 1) % s.eval_interval == 0:
             loss = _validate(built, (index + 1) // s.eval_interval - 1)
             if logs:
                 _print_validation(index + 1, loss)
-            paused_s = time.monotonic() - end
-        if s.save_interval and (index + 1) % s.save_interval == 0:
+        ends = index + 1 < s.train_iters and stop.is_wanted()
+        if ends or (s.save_interval and (index + 1) % s.save_interval == 0):
             save(built, checkpoints, index + 1)
-            paused_s = time.monotonic() - end
-    return None
+        paused_s += time.monotonic() - trained
+        if ends:
+            stop.done(index + 1)
+            return index + 1, None
+    return s.train_iters, None
 
 
 def _step(built: Built, index: int) -> dict[str, Any]:

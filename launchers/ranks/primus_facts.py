@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bundle_marks import host_facts
+from bundle_marks import host_facts, start_facts
 from image_facts import absent, header_version, image_facts
 from primus_check import git, output, version_of
 from rank_program import installed, mark
@@ -32,7 +32,8 @@ def facts(environment_script: str | None = None) -> dict[str, Any]:
     if path := os.environ.get("PRIMUS_PATH"):
         commit = git(Path(path), "rev-parse", "HEAD") or None
         values |= {"framework_version": version_of(Path(path)), "primus_commit": commit}
-    values |= {"slurm_job_id": os.environ.get("SLURM_JOB_ID")}
+    if os.environ.get("SLURM_JOB_ID"):
+        values |= start_facts()
     if os.environ.get("TPRIMAT_REHEARSE"):
         values["stand_in"] = "torch.cuda"
     if environment_script is not None:

@@ -2,7 +2,7 @@
 # End what slurm_up.sh FOLDER has started, by its files of process ids.
 set -euo pipefail
 folder=$1
-pids=("$folder"/slurmd.*.pid "$folder/slurmctld.pid")
+pids=("$folder"/slurmd.*.pid "$folder"/{slurmctld,slurmdbd}.pid "$folder/db/pid")
 [[ ! -e $folder/own_munge ]] || pids+=(/run/munge/munged.pid)
 for file in "${pids[@]}"; do
   [[ -s $file ]] || continue
@@ -15,4 +15,4 @@ for file in "${pids[@]}"; do
   kill -KILL "$pid" 2>/dev/null || true
 done
 # not sed -i: /etc/hosts is a mount in containers
-hosts=$(grep -v '# tprimat-slurm$' /etc/hosts) && printf '%s\n' "$hosts" >/etc/hosts
+hosts=$(grep -v "# tprimat-slurm $folder\$" /etc/hosts) && printf '%s\n' "$hosts" >/etc/hosts

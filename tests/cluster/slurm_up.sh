@@ -1,11 +1,58 @@
 #!/usr/bin/env bash
-# Start a throw-away Slurm on this machine: a controller and two nodes, each with 8 GPUs that are none. Needs root, no systemd.
+# Start a throw-away Slurm on this machine: a controller, accounting in a database where slurmdbd and mariadbd are
+# installed, and two nodes, each with 8 GPUs that are none. Needs root, no systemd.
 #   slurm_up.sh FOLDER          then SLURM_CONF=FOLDER/etc/slurm.conf; slurm_down.sh FOLDER ends all that this has started
 set -euo pipefail
 folder=$1 host=$(hostname -s)
 port=$((20000 + RANDOM % 20000))
-mkdir -p "$folder"/{etc,state,log,dev,spool}
+mkdir -p "$folder"/{etc,state,log,dev,spool,db}
 chmod 755 "$folder"
+export SLURM_CONF=$folder/etc/slurm.conf
+trap 'tail -n 20 "$folder"/log/* >&2' ERR
+
+# wait_for SECONDS COMMAND...: until it succeeds.
+wait_for() {
+  local t
+  for ((t = 0; t < $1 * 5; t++)); do
+    ! "${@:2}" >/dev/null 2>&1 || return 0
+    sleep 0.2
+  done
+  return 1
+}
+
+# accounting: a database of its own, and slurmdbd before it, so that sacct is the real one.
+accounting() {
+  local sql=(mariadb -S "$folder/db/sock")
+  chown mysql:mysql "$folder/db"
+  mariadb-install-db --user=mysql --datadir="$folder/db/data" --skip-test-db >"$folder/log/db_install.out" 2>&1
+  # a throw-away database need not be on disk
+  setsid runuser -u mysql -- mariadbd --no-defaults --datadir="$folder/db/data" --socket="$folder/db/sock" \
+    --pid-file="$folder/db/pid" --port=$((port + 4)) --bind-address=127.0.0.1 --innodb-buffer-pool-size=64M \
+    --innodb-lock-wait-timeout=900 --innodb-flush-log-at-trx-commit=0 --innodb-doublewrite=0 \
+    </dev/null >"$folder/log/mariadb.out" 2>&1 &
+  wait_for 120 "${sql[@]}" -e 'select 1'
+  "${sql[@]}" -e "create database slurm; create user slurm@'127.0.0.1' identified by 'ci';
+    create user slurm@localhost identified by 'ci'; grant all on slurm.* to slurm@'127.0.0.1', slurm@localhost;"
+  cat >"$folder/etc/slurmdbd.conf" <<END
+AuthType=auth/munge
+DbdHost=$host
+DbdAddr=127.0.0.1
+DbdPort=$((port + 3))
+SlurmUser=root
+PidFile=$folder/slurmdbd.pid
+LogFile=$folder/log/slurmdbd.log
+StorageType=accounting_storage/mysql
+StorageHost=127.0.0.1
+StoragePort=$((port + 4))
+StorageUser=slurm
+StoragePass=ci
+StorageLoc=slurm
+END
+  chmod 600 "$folder/etc/slurmdbd.conf"
+  setsid slurmdbd </dev/null >"$folder/log/slurmdbd.out" 2>&1
+  wait_for 120 sacctmgr -n show cluster
+  sacctmgr -i add cluster ci >/dev/null
+}
 
 if ! munge -n </dev/null 2>/dev/null | unmunge >/dev/null 2>&1; then
   install -d -o munge -g munge -m 755 /run/munge
@@ -13,12 +60,18 @@ if ! munge -n </dev/null 2>/dev/null | unmunge >/dev/null 2>&1; then
   touch "$folder/own_munge"
 fi
 # torch's rendezvous waits for minutes for a name that does not resolve
-grep -q '# tprimat-slurm$' /etc/hosts || printf '127.0.0.1 tn1 tn2 # tprimat-slurm\n' >>/etc/hosts
+printf '127.0.0.1 tn1 tn2 # tprimat-slurm %s\n' "$folder" >>/etc/hosts
 # gres.conf takes only character devices: these have the numbers of /dev/null
 for ((i = 0; i < 8; i++)); do
   [[ -e $folder/dev/gpu$i ]] || mknod "$folder/dev/gpu$i" c 1 3
 done
 printf 'NodeName=tn[1-2] Name=gpu File=%s/dev/gpu[0-7]\n' "$folder" >"$folder/etc/gres.conf"
+storage=none
+if command -v slurmdbd mariadbd >/dev/null; then
+  storage="slurmdbd
+AccountingStorageHost=127.0.0.1
+AccountingStoragePort=$((port + 3))"
+fi
 cat >"$folder/etc/slurm.conf" <<END
 ClusterName=ci
 SlurmctldHost=$host(127.0.0.1)
@@ -26,6 +79,9 @@ SlurmctldPort=$port
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
+AuthInfo=cred_expire=5
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 StateSaveLocation=$folder/state
 SlurmctldPidFile=$folder/slurmctld.pid
 SlurmctldLogFile=$folder/log/slurmctld.log
@@ -35,7 +91,7 @@ SlurmdLogFile=$folder/log/slurmd.%n.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
+AccountingStorageType=accounting_storage/$storage
 MpiDefault=none
 ReturnToService=2
 SlurmdTimeout=10
@@ -47,18 +103,17 @@ SchedulerParameters=batch_sched_delay=0,sched_min_interval=0
 GresTypes=gpu
 NodeName=tn[1-2] NodeHostname=$host NodeAddr=127.0.0.1 Port=[$((port + 1))-$((port + 2))] CPUs=16 RealMemory=2000 Gres=gpu:8 State=UNKNOWN
 PartitionName=ci Nodes=ALL Default=YES MaxTime=01:00:00 State=UP
+PartitionName=low Nodes=ALL MaxTime=01:00:00 State=UP PriorityTier=1 PreemptMode=REQUEUE GraceTime=60
+PartitionName=urgent Nodes=ALL MaxTime=01:00:00 State=UP PriorityTier=10
 END
-export SLURM_CONF=$folder/etc/slurm.conf
+[[ $storage == none ]] || accounting
 # setsid: they outlive the process group of this script
 setsid slurmctld -c </dev/null >"$folder/log/slurmctld.out" 2>&1
 for node in tn1 tn2; do
   mkdir -p "$folder/spool/$node"
   setsid slurmd -N "$node" </dev/null >"$folder/log/slurmd.$node.out" 2>&1
 done
-for ((t = 0; t < 1200; t++)); do
-  [[ $(sinfo -h -N -o %T 2>/dev/null | grep -c '^idle$') -ne 2 ]] || exit 0
-  sleep 0.25
-done
+# shellcheck disable=SC2016 # of the inner shell
+wait_for 120 bash -c '[[ $(sinfo -h -N -p ci -o %T | grep -c "^idle$") -eq 2 ]]' && exit 0
 sinfo -N -o '%N %T %E' || true
-tail -n 20 "$folder"/log/*
-exit 1
+false # its trap shows the logs

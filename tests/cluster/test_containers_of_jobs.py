@@ -17,8 +17,8 @@ from launchers import containers, make_plan, slurm
 from launchers.plan import Host
 from parsers import read
 from tests import podman
-from tests.cluster.test_slurm import ON_TWO_NODES, TINY, recorded, submitted
-from tests.cluster.test_slurm import site as site
+from tests.cluster.jobs import ON_TWO_NODES, TINY
+from tests.cluster.test_slurm import recorded, submitted
 from tests.drills import PATIENCE_S
 
 HOST = Host(python="/here/bin/python", cpu_count=64)

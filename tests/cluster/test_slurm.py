@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -19,14 +17,13 @@ from launchers import slurm
 from parsers import Record, read
 from parsers.cli import main as parse_logs
 from tensorprimat.journal import Journal
-from tests.drills import MARK, ROOT, wait_until
+from tests.cluster.jobs import ON_TWO_NODES, TINY
+from tests.drills import ROOT, wait_until
 
 HERE = Path(__file__).parent
-TINY = ("platform=cpu", "framework=megatron", "model=llama_tiny", "layout.tensor_model_parallel_size=2")
-TINY = (*TINY, "training.train_iters=4", "optimizer.lr_warmup_iters=1")
-ON_TWO_NODES = (*TINY, "nodes=2", "gpus_per_node=2", "cluster=slurm", "cluster.job.time_limit=00:30:00")
 JOBS = {
     "engine_cpu": ON_TWO_NODES,
+    "engine_saving": (*ON_TWO_NODES, "training.save_interval=2", "cluster.job.notice_s=600"),
     "nemo_pyxis": (
         *("platform=nvidia", "framework=nemo", "model=llama31_70b", "nodes=4", "cluster=slurm"),
         *("cluster.container=pyxis", "image=nvcr.io/nvidia/nemo:25.09", "cluster.job.partition=batch"),
@@ -50,6 +47,7 @@ def test_golden_job(name: str, golden: Callable[[str, str], None]) -> None:
         ("cluster.job.options={nodes: 3}", "follows from the experiment"),
         ("cluster.job.modules=['cuda; reboot']", "cuda; reboot"),
         ("cluster.container=docker", "cluster.container=docker needs one"),
+        ("cluster.job.notice_s=0", "is no notice of Slurm"),
     ],
 )
 def test_what_no_job_can_be_rendered_of(override: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,25 +81,6 @@ def test_a_dry_run_shows_the_job(capsys: pytest.CaptureFixture[str]) -> None:
     assert "#SBATCH --nodes=2" in capsys.readouterr().out
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
-    """A Slurm of two nodes, tn1 and tn2: the environment in which its commands work."""
-    if missing := [name for name in ("slurmctld", "slurmd", "munged") if not shutil.which(name)]:
-        pytest.skip(f"{missing[0]} is not installed: apt-get install slurm-wlm munge")
-    if os.geteuid() != 0:
-        pytest.skip("starting a Slurm takes root")
-    folder = tmp_path_factory.mktemp("slurm")
-    unmarked = {name: value for name, value in os.environ.items() if name != MARK}  # its daemons outlive a test
-    up = subprocess.run(
-        ["bash", str(HERE / "slurm_up.sh"), str(folder)], env=unmarked, capture_output=True, text=True, check=False
-    )
-    try:
-        assert up.returncode == 0, up.stdout + up.stderr
-        yield {**os.environ, "SLURM_CONF": str(folder / "etc" / "slurm.conf")}
-    finally:
-        subprocess.run(["bash", str(HERE / "slurm_down.sh"), str(folder)], env=unmarked, check=True)
-
-
 def submitted(site: Mapping[str, str], bundle: Path, *more: str) -> str:
     """Submit the job in `bundle`; return its state at the end."""
     done = subprocess.run(
@@ -124,19 +103,21 @@ def recorded(log: Path, target: Path) -> Record:
 
 @pytest.mark.slurm
 def test_two_nodes_train_to_the_losses_of_one(site: Mapping[str, str], tmp_path: Path) -> None:
-    bundle = tmp_path / "bundle"
-    assert launch([*ON_TWO_NODES, f"bundle={bundle}"]) == 0
+    bundle, all_ways = tmp_path / "bundle", ("layout.pipeline_model_parallel_size=2", "training.train_iters=3")
+    assert launch([*ON_TWO_NODES, *all_ways, "gpus_per_node=4", f"bundle={bundle}"]) == 0
     tested = subprocess.run(["sbatch", "--test-only", "job.sh"], cwd=bundle, env=site, capture_output=True, check=False)
     assert tested.returncode == 0, tested.stderr
     assert submitted({**site, "PYTHON": sys.executable}, bundle) == "COMPLETED"
     runs = sorted((bundle / "runs").iterdir())
     assert [run.name.partition("-")[2] for run in runs] == ["node0", "node1"]
     record = recorded(runs[1] / "train.log", tmp_path / "record")  # the last rank prints the iteration lines
-    assert launch([*TINY, "gpus_per_node=4", f"runs_dir={tmp_path / 'runs'}", "name=one"]) == 0
+    assert launch([*TINY, *all_ways, "gpus_per_node=8", f"runs_dir={tmp_path / 'runs'}", "name=one"]) == 0
     (one,) = (read(path) for path in (tmp_path / "runs" / "one").iterdir() if path.is_dir())
-    assert (record.status, len(record.steps)) == ("completed", 4)
+    assert (record.status, len(record.steps)) == ("completed", 3)
     assert [step.loss for step in record.steps] == [step.loss for step in one.steps]
     assert record.requested == one.requested
+    assert {one.requested[name] for name in ("tensor_model_parallel_size", "data_parallel_size")} == {2}
+    assert one.requested["pipeline_model_parallel_size"] == 2
 
 
 @pytest.mark.slurm
@@ -159,8 +140,8 @@ def test_a_job_whose_module_does_not_load_fails_and_says_so(site: Mapping[str, s
 
 
 def started(site: Mapping[str, str], runs: Path, *more: str) -> subprocess.Popen[str]:
-    argv = [sys.executable, str(ROOT / "launch.py"), "-m", *ON_TWO_NODES, "training.seed=1,2", "name=m", *more]
-    argv = [*argv, f"runs_dir={runs}"]
+    what = (*ON_TWO_NODES, "gpus_per_node=1", "training.seed=1,2", "name=m", f"runs_dir={runs}")
+    argv = [sys.executable, str(ROOT / "launch.py"), "-m", *what, *more]
     return subprocess.Popen(argv, env=site, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -179,7 +160,7 @@ def test_a_matrix_of_jobs_survives_the_kill_of_its_runner(site: Mapping[str, str
     assert len({run.job for run in runs}) == 2 and len({run.tag for run in runs}) == 1, "one array"
     for run in runs:
         record = read(tmp_path / "m" / run.id)
-        assert (record.status, len(record.steps), record.requested["world_size"]) == ("completed", 4, 4)
+        assert (record.status, len(record.steps), record.requested["world_size"]) == ("completed", 4, 2)
     assert started(site, tmp_path).wait(600) == 0 and [r.attempt for r in journal.read().runs.values()] == [1, 1]
 
 

@@ -87,6 +87,9 @@ def test_a_point_of_a_sweep_is_what_hydra_composes_of_it_alone(model: str, platf
     from conf.compose import _by_hydra, _undisturbed
 
     for more in (
+        ["++per_platform.cpu.training.seed=5", "name=null", "training.save_interval=2", "model.num_layers=6"],
+        ["price={usd_per_gpu_hour: {h100: 2}}", "++price.usd_per_gpu_hour.h100=3", "optimizer.lr='1e-3'"],
+        ["cluster=slurm", "cluster.job.options={exclusive: true}", "cluster.job.partition=a", "image=x:1"],
         ["training.seed=3", "training.seed=4"],
         ["optimizer.lr=1e-3", "layout=tp2", "layout.name=explicit"],
         ["++price.usd_per_gpu_hour.h100=3", "framework.release='26.10'", "cluster=slurm"],
@@ -95,3 +98,19 @@ def test_a_point_of_a_sweep_is_what_hydra_composes_of_it_alone(model: str, platf
         with _undisturbed("config"):
             alone = OmegaConf.to_container(_by_hydra(overrides), resolve=True)
         assert json.dumps(compose(overrides)) == json.dumps(alone), overrides
+
+
+def test_the_points_of_a_sweep_are_composed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from conf import compose as module
+    from conf.load import experiments
+
+    composed: list[tuple[str, ...]] = []
+    by_hydra = module._by_hydra
+    monkeypatch.setattr(module, "_by_hydra", lambda checked: (composed.append(tuple(checked)), by_hydra(checked))[1])
+    _composed.cache_clear()
+    module._resolved.cache_clear()
+    module._of_choices.cache_clear()
+    seeds = "training.seed=range(60)"
+    found = experiments(["platform=cpu", "model=llama_tiny", "framework=megatron", seeds, "optimizer.lr=2e-3"], True)
+    assert [e.training.seed for e in found] == [*range(60)] and {e.optimizer.lr for e in found} == {2e-3}
+    assert len(composed) <= 3, composed

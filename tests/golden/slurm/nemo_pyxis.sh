@@ -21,6 +21,7 @@ here=$SLURM_SUBMIT_DIR # Slurm runs a copy of this script
 module load cuda/12.9 || fail 'the module cuda/12.9 does not load'
 module load gdrcopy || fail 'the module gdrcopy does not load'
 unset NODE_RANK RUN_DIR TRAIN_LOG # of another run; each node has its own
+unset TPRIMAT_CHECKPOINTS TPRIMAT_STOP
 nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
 export MASTER_ADDR=${nodes%%$'\n'*} # of node 0, whose rank is 0
 export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000 * 2)) # and the next: two jobs on a node do not meet

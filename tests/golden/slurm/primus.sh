@@ -14,6 +14,7 @@ fail() {
 here=$SLURM_SUBMIT_DIR # Slurm runs a copy of this script
 [[ -f $here/run.sh ]] || fail "$here is no bundle. Try cd BUNDLE && sbatch job.sh"
 unset NODE_RANK RUN_DIR TRAIN_LOG # of another run; each node has its own
+unset TPRIMAT_CHECKPOINTS TPRIMAT_STOP
 nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
 export MASTER_ADDR=${nodes%%$'\n'*} # of node 0, whose rank is 0
 export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000 * 2)) # and the next: two jobs on a node do not meet

@@ -4,6 +4,7 @@ export CUDA_DEVICE_MAX_CONNECTIONS=1 # communication must be queued before the m
 export ENABLE_NUMA_BINDING=0 # 1 would install a package before each run [R:453-456]
 [[ -n ${GPUS_PER_NODE:-} ]] || GPUS_PER_NODE=8; export GPUS_PER_NODE # ranks of a node
 export GPU_MAX_HW_QUEUES=2 # compute and communication each have a queue [R:308]
+[[ -n ${HANG_AFTER_S:-} ]] || HANG_AFTER_S=600; export HANG_AFTER_S # a job whose logs are silent so long is ended; 0: never
 export HSA_ENABLE_SDMA=1 # copies by the DMA engines [R:282]
 export HSA_NO_SCRATCH_RECLAIM=0 # the launchers disagree (R 0, B 1); R: 1 ends mixture-of-experts runs with a core dump [R:283-291]
 [[ -n ${MASTER_ADDR:-} ]] || MASTER_ADDR=head; export MASTER_ADDR # where the ranks meet

@@ -1,0 +1,76 @@
+"""A job that is preempted or runs out of time saves and goes on: its run is the same as an undisturbed one."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from launch import main as launch
+from parsers import read
+from tests.cluster.jobs import PATIENCE_S, TINY, Matrix, causes, ended, kill, slurm
+from tests.drills import wait_until
+
+SAVING = ("training.seed=1", "training.train_iters=60", "training.save_interval=1000")
+
+
+@pytest.mark.slurm
+@pytest.mark.drill("the job failed as TIMEOUT, and began anew where it was preempted")
+def test_a_job_that_runs_out_of_time_and_is_preempted(site: Mapping[str, str], tmp_path: Path) -> None:
+    asked = tmp_path / "asked"
+    (tmp_path / "bin").mkdir()
+    wrapper = f'#!/bin/bash\ndate +%s.%N >>{asked}\nexec {shutil.which("sacct")} "$@"\n'
+    (tmp_path / "bin" / "sacct").write_text(wrapper, encoding="utf-8")
+    (tmp_path / "bin" / "sacct").chmod(0o755)
+    site = {**site, "PATH": f"{tmp_path / 'bin'}:{site['PATH']}"}
+    short = ("cluster.job.time_limit=2", "cluster.job.notice_s=90", "cluster.job.partition=low")
+    matrix = Matrix(site, tmp_path, *SAVING, *short)
+    process = matrix.start()
+    matrix.wait_for_step()
+    kill(site, "engine.py", signal.SIGSTOP, LOCAL_RANK="0")  # so that its time runs out, on any machine
+    wait_until(lambda: [*matrix.folder.glob("*/bundle/runs/.stop-*")], "the notice", PATIENCE_S)
+    kill(site, "engine.py", signal.SIGCONT, LOCAL_RANK="0")
+    matrix.wait_for_step(6, "-restart1")
+    slurm(site, "sbatch", "--partition=urgent", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=true")
+    code, shown = ended(process)
+    (run,) = matrix.runs()
+    assert (code, run.state, run.attempt, run.causes) == (0, "completed", 1, ()), shown
+    record = matrix.record(run)
+    times = [float(line) for line in asked.read_text("utf-8").split()]
+    assert all(later - one > 9.5 for one, later in pairwise(times[5:])), "asked every 10 s, and once for all"
+    at = [restart.steps for restart in record.restarts]
+    assert len(at) >= 2 and at == sorted(at) and at[0] >= 2, "each start went on where the one before had saved"
+    assert launch([*TINY, *SAVING, "gpus_per_node=2", f"runs_dir={tmp_path}", "name=one"]) == 0
+    (one,) = (read(path) for path in (tmp_path / "one").iterdir() if path.is_dir())
+    assert [step.loss for step in record.steps] == [step.loss for step in one.steps] and len(one.steps) == 60
+    assert record.requested == one.requested
+    assert {name: reading.value for name, reading in record.effective.items()} == {
+        name: reading.value for name, reading in one.effective.items()
+    }
+    facts = record.environment
+    assert facts["hosts"] == ["tn1", "tn2"] and facts["cpu_model"] == one.environment["cpu_model"]
+    assert record.started_at and record.wall_time_s is None
+
+
+@pytest.mark.slurm
+@pytest.mark.drill("the run had failed")
+def test_a_job_that_slurm_must_not_queue_again_is_submitted_again(site: Mapping[str, str], tmp_path: Path) -> None:
+    matrix = Matrix(site, tmp_path, *SAVING, "cluster.job.options={no-requeue: true}", "cluster.retries=0")
+    process = matrix.start()
+    matrix.wait_for_step(4)
+    (run,) = matrix.runs()
+    slurm(
+        site,
+        "scancel",
+        "--batch",
+        "--signal=USR1",
+        slurm(site, "squeue", "-h", "--name", run.tag or "", "-o", "%A").strip(),
+    )
+    code, shown = ended(process)
+    (run,) = matrix.runs()
+    assert (code, run.state, run.failures, run.attempt) == (0, "completed", 0, 2), shown
+    assert "exit code 85" in causes([run]) and len(matrix.record(run).steps) == 60, shown
