@@ -37,7 +37,7 @@ _VIA = re.compile(r"# +(?:via )?(?!via$)([a-z][\w.-]*)", re.MULTILINE)
 
 
 class OneName(BuildHookInterface):
-    """Puts the rewritten tree and the bill of materials into the wheel. An editable installation has the checkout itself."""
+    """Puts the rewritten tree and the bill of materials into the wheel. An editable installation is the checkout."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if version == "editable":
@@ -87,9 +87,9 @@ def rewritten(text: str, root: Path, name: str) -> str:
 
 
 def materials(root: Path, version: str, needed: Iterable[str]) -> dict[str, Any]:
-    """Return a CycloneDX 1.6 bill of materials: this package, and what the lock files of `root` have for it and its engine.
-    needed: names of what it cannot do without; that and what that needs is required, all else optional. None of it is in
-    the wheel itself."""
+    """Return a CycloneDX 1.6 bill of materials: this package, and what the lock files of `root` have for it and for its
+    engine. needed: names of what it cannot do without; that and what that needs is required, all else optional. None of
+    it is in the wheel itself."""
     text = "".join((root / "requirements" / name).read_text(encoding="utf-8") for name in LOCKS)
     locked = [(*entry[:3], {*_VIA.findall(entry[3])}) for entry in _LOCKED.findall(text)]
     required, reached = {*needed}, set[str]()

@@ -1,12 +1,12 @@
-"""Write the lock files: every package of the embedded engine and of developers, with the hashes of its files on PyPI, for every
-Python and system that pyproject.toml allows. `make lock` runs it with uv, which resolves.
+"""Write the lock files: every package of the embedded engine and of developers, with the hashes of its files on PyPI,
+for every Python and system that pyproject.toml allows. `make lock` runs it with uv, which resolves.
 
     lock.txt         the program and its engine, but for torch
     lock-dev.txt     those, and what developers need
     lock-torch.txt   PyTorch as PyPI has it, and what only that brings (Triton, CUDA's libraries)
 
-Torch has a file of its own, since which build fits a machine is the user's choice: one for a CPU or for ROCm comes from another index
-than PyPI, with the same version and other hashes."""
+Torch has a file of its own, since which build fits a machine is the user's choice: one for a CPU or for ROCm comes from
+another index than PyPI, with the same version and other hashes."""
 
 from __future__ import annotations
 
@@ -43,8 +43,9 @@ def resolve(output: Path, *more: str) -> None:
 
 
 def entries(text: str) -> Iterator[str]:
-    """Yield each requirement with the lines that belong to it: its hashes, and what needs it (no file of this machine)."""
-    yield from re.findall(r"^\S.*\n(?:[ ].*\n)*", re.sub(r"^    #   -c .*\n", "", text, flags=re.MULTILINE), re.MULTILINE)
+    """Yield each requirement with its hashes and what needs it, which is no file of this machine."""
+    ours = re.sub(r"^    #   -c .*\n", "", text, flags=re.MULTILINE)
+    yield from re.findall(r"^\S.*\n(?:[ ].*\n)*", ours, re.MULTILINE)
 
 
 if __name__ == "__main__":
