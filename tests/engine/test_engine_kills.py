@@ -1,6 +1,6 @@
 """A run that is killed again and again, at any time, is the run in one go to the last bit.
 
-KILLS=50 python -m pytest -m drill tests/engine/test_engine_kills.py     more kills than in make test, and of more ranks"""
+KILLS=50 python -m pytest -m drill tests/engine/test_engine_kills.py     make test has one kill of one rank"""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from layouts import DP2, TP2_SP
 
 from tests.drills import wait_until
 
-KILLS = int(os.environ.get("KILLS", "1"))
+KILLS, SEED = (int(os.environ.get(name, "1")) for name in ("KILLS", "SEED"))
 STEPS_A_KILL = 5  # a start may get so far, about, before it is killed
 WHOM = ("all", "torchrun", "a rank")
 pytestmark = pytest.mark.engine
@@ -68,19 +68,11 @@ def test_a_run_that_is_killed_again_and_again_is_bit_equal(
     complete: Run = finished(settings, command("complete"), limit_s=600)
     assert complete.code == 0, complete.err
     expected = steps_of(complete.out)
-    chance, seen, killed = random.Random(settings["world_size"]), dict[int, tuple[float, float]](), 0
+    how = {"env": {**os.environ, "OMP_NUM_THREADS": "1"}, "stderr": subprocess.DEVNULL, "cwd": tmp_path}
+    chance, seen, killed = random.Random(SEED), dict[int, tuple[float, float]](), 0
     while len(seen) < settings["train_iters"]:
         log = tmp_path / f"log{killed}"
-        with (
-            log.open("wb") as out,
-            psutil.Popen(
-                command("killed"),
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
-                stdout=out,
-                stderr=subprocess.DEVNULL,
-                cwd=tmp_path,
-            ) as process,
-        ):
+        with log.open("wb") as out, psutil.Popen(command("killed"), stdout=out, **how) as process:
             if killed < KILLS:
                 wait_until(lambda p=process, file=log: p.poll() is not None or steps_of(file.read_text()), "a step")
                 time.sleep(chance.random())
