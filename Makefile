@@ -2,6 +2,7 @@
 #   PYTHON=python3.11          the interpreter that .venv is made of (3.10 or newer)
 #   INDEX=URL                  package index instead of PyPI, EXTRA_INDEX=URL one beside it. Without a GPU:
 #   EXTRA_INDEX=https://download.pytorch.org/whl/cpu    takes torch's CPU wheel instead of gigabytes of CUDA
+#   TORCH=locked               torch by its hash, too: PyPI's build, with CUDA's libraries on Linux; else that of your index, by its version
 #   MODEL=moe_tiny             what make demo trains, DATA=tiny: on English
 PYTHON ?= python3
 INDEX ?=
@@ -9,12 +10,13 @@ EXTRA_INDEX ?=
 MODEL ?= llama_tiny
 DATA ?= synthetic
 DEMO := demo-$(MODEL)$(if $(filter-out synthetic,$(DATA)),-$(notdir $(DATA)))
+TORCH ?=
 
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip
 INDEXES := $(if $(INDEX),--index-url $(INDEX)) $(if $(EXTRA_INDEX),--extra-index-url $(EXTRA_INDEX))
 
-.PHONY: help install demo gpu-day test quick drills npm test-layouts test-slurm test-wheel docs test-nvidia rehearse nemo bridge bridge-recipes stacks test-stacks check wheel clean
+.PHONY: help install demo gpu-day test quick drills npm lock licences test-layouts test-slurm test-wheel docs test-nvidia rehearse nemo bridge bridge-recipes stacks test-stacks check wheel clean
 help:
 	@echo "make demo     train a small Llama under two layouts, three times each, and compare them (MODEL=moe_tiny: a MoE; DATA=tiny: on English)"
 	@echo "make gpu-day  everything that only a GPU shows, on one GPU in half an hour (TINY=1: rehearsed on this CPU), in ./gpu-day"
@@ -32,19 +34,34 @@ help:
 	@echo "make bridge-recipes  .venv-bridge-recipes, which builds the recipes of a checkout of Megatron-Bridge 0.6.0 (tprimat recipes import)"
 	@echo "make stacks   .venv-stacks with Hugging Face's Trainer and DeepSpeed, for framework=hf and framework=deepspeed"
 	@echo "make test-stacks  both train on this CPU as the embedded engine does (installs 230 MB)"
+	@echo "make lock     requirements/lock*.txt renewed: the newest packages that fit, with hashes;  make licences: those installed, by licence"
 	@echo "make check    ruff, mypy, shellcheck, shfmt"
 	@echo "make install  .venv with the embedded engine;  make wheel: dist/*.whl;  make clean: remove .venv, .venv-nemo, .venv-bridge and dist"
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.embedded: $(VENV)/bin/python pyproject.toml
-	$(PIP) install --quiet $(INDEXES) -e '.[embedded]'
+# every package by the hashes of requirements/lock*.txt; which build of torch fits a machine is the user's choice
+LOCKED := $(PIP) install --quiet $(INDEXES) --no-deps --require-hashes -r
+TORCH_VERSION = $(shell sed -n 's/^torch==\([^ ]*\).*/\1/p' requirements/lock-torch.txt)
+
+$(VENV)/.embedded: $(VENV)/bin/python pyproject.toml requirements/lock.txt requirements/lock-torch.txt
+	$(LOCKED) requirements/lock.txt
+	$(if $(filter locked,$(TORCH)),$(LOCKED) requirements/lock-torch.txt,$(PIP) install --quiet $(INDEXES) torch==$(TORCH_VERSION))
+	$(PIP) install --quiet $(INDEXES) --no-deps -e .
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.embedded pyproject.toml
-	$(PIP) install --quiet $(INDEXES) -e '.[dev]'
+$(VENV)/.dev: $(VENV)/.embedded requirements/lock-dev.txt
+	$(LOCKED) requirements/lock-dev.txt
 	@touch $@
+
+# the newest of all, from PyPI, for every Python and system (needs its network)
+lock: $(VENV)/bin/python
+	$(PIP) install --quiet $(INDEXES) uv
+	$(VENV)/bin/python requirements/renew.py
+
+licences: $(VENV)/.dev
+	@$(VENV)/bin/pip-licenses --from=mixed --order=license
 
 install: $(VENV)/.embedded
 

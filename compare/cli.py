@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from compare.comparison import compare, to_json
+from compare.comparison import GROUPS, about, compare, group_objects
 from compare.figures import FIGURES, SPEED
 from compare.groups import Group, Question, comparable, expand, group
 from compare.regression import Outcome, judge, regression_json
@@ -25,7 +25,7 @@ from metrics.bill import Terms
 from parsers import Run
 from parsers.find import FILTERS, SKIP, WHERE, filter_keys, filter_names, find_and_warn, matching
 from parsers.progress import shown
-from parsers.storage import dumps, replace_file
+from parsers.storage import dumps, pieces, replace_file
 
 NOT_COMPARABLE = 3
 _OLD, _NEW = "image=primus:v26.4", "image=primus:v26.5"
@@ -130,7 +130,8 @@ def _compared(arguments: Arguments, argv: Sequence[str]) -> int:
         page_alone = arguments.output.suffix == ".html"
         _save(arguments.output, page(comparison, argv) if page_alone else files(comparison, argv))
     if "--json" in arguments.switches:
-        print(dumps(to_json(comparison), indent=1))
+        for text in pieces(about(comparison), GROUPS, group_objects(comparison)):
+            sys.stdout.write(text)
     else:
         from compare.report.page import summary
         from compare.report.terminal import print_report

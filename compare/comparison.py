@@ -36,7 +36,7 @@ from parsers.storage import STEPS_FILE
 SCHEMA_VERSION = 1
 TOTAL = "tokens_per_s"
 _MUCH = 32 << 20  # bytes of steps from which a second process is worth its start
-_CHUNK = 8
+_CHUNK, _BATCH = 8, 1000
 _OF_RATE = ("speed", "utilisation", "energy", "cost")  # parts whose figures follow from tokens/s, but for these:
 _APART = ("time_to_train", "cost_to_target", "step_time")
 UNLIKE = "tokens/s are not counted alike"
@@ -213,6 +213,12 @@ def _all(runs: Sequence[Run], terms: Terms) -> Iterator[_Traced]:
     if cores == 1 or sum(file.stat().st_size for file in files if file.exists()) < _MUCH:
         yield from (_traced(terms, run) for run in runs)
         return
+    for first in range(0, len(runs), _BATCH):
+        yield from _batch(runs[first : first + _BATCH], terms, cores)
+
+
+def _batch(runs: Sequence[Run], terms: Terms, cores: int) -> Iterator[_Traced]:
+    """Trace some runs in processes of their own: what these copy of our memory while they look at it goes with them."""
     from concurrent.futures import ProcessPoolExecutor
     from concurrent.futures.process import BrokenProcessPool
     from multiprocessing import get_context
@@ -313,8 +319,21 @@ def _known(quantities: Sequence[Quantity]) -> list[float] | None:
     return [float(value) for value in values] if values and len(values) == len(quantities) else None
 
 
+GROUPS = "groups"
+
+
 def to_json(comparison: Comparison) -> dict[str, Any]:
     """Return compare.json (compare.schema.json)."""
+    return {**about(comparison), GROUPS: [*group_objects(comparison)]}
+
+
+def group_objects(comparison: Comparison) -> Iterator[dict[str, Any]]:
+    """Yield what compare.json has of each group, made one by one: of ten thousand runs all together take much room."""
+    return (_group_json(comparison, group_) for group_ in comparison.groups)
+
+
+def about(comparison: Comparison) -> dict[str, Any]:
+    """Return compare.json without any group."""
     audited, terms = comparison.audit, comparison.terms
     return {
         "schema_version": SCHEMA_VERSION,
@@ -333,7 +352,7 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
         "rehearsed": audited.among == "rehearsed",
         "planned": audited.among == "planned",
         "difference": comparison.difference,
-        "groups": [_group_json(comparison, group_) for group_ in comparison.groups],
+        GROUPS: [],
         "ratios": to_builtins(comparison.ratios),
         "terms": {
             **_fields(terms, "tokens", "power_price", "pue", "host_share", "goodput"),

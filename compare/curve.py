@@ -35,13 +35,13 @@ class Curve(Struct, frozen=True):
     from its batch. checksums: by step. clock: the kind behind the step times, None without any.
     agrees: the kind of the log's own timer, where it agrees with our clock within CLOCKS_AGREE."""
 
-    steps: tuple[int, ...]
+    steps: Sequence[int]
     rates: array[float]
     offsets: tuple[int, ...]
     digits: int | None
     loss: array[float]
     broken: tuple[int, ...]
-    tokens: tuple[int, ...]
+    tokens: Sequence[int]
     checksums: Mapping[int, float]
     clock: str | None
     agrees: str | None
@@ -62,7 +62,7 @@ def curve_of(record: Record) -> Curve:
     exact = is_used and all(end is not None or step in checksums for step, rate, end in reported if rate is not None)
     dialect = record.dialects[0] if record.dialects else ""
     return Curve(
-        tuple(at),
+        _integers(at),
         rates,
         (0,) if is_used else load(dialect).rate_of if dialect in DIALECTS else (0, 1),
         None if exact else _digits(rates),
@@ -88,13 +88,22 @@ def _digits(rates: Sequence[float]) -> int:
     return min(max([_FEWEST_DIGITS, *map(len, shown)]), _MOST_DIGITS)
 
 
-def _tokens(record: Record, at: Sequence[int], samples: Sequence[int | None]) -> tuple[int, ...]:
+def _tokens(record: Record, at: Sequence[int], samples: Sequence[int | None]) -> Sequence[int]:
     length, batch = record.setting("seq_length"), record.setting("global_batch_size")
     if type(length) is not int:
-        return (_UNKNOWN,) * len(at)
+        return _integers([_UNKNOWN] * len(at))
     each = batch * length if type(batch) is int else None
     assumed = (_UNKNOWN if each is None else (step + 1) * each for step in at)
-    return tuple(known if seen is None else seen * length for known, seen in zip(assumed, samples, strict=True))
+    seen = zip(assumed, samples, strict=True)
+    return _integers([expected if known is None else known * length for expected, known in seen])
+
+
+def _integers(values: Sequence[int]) -> Sequence[int]:
+    """Return integers in 8 bytes each, where all have room in these."""
+    try:
+        return array("q", values)
+    except OverflowError:
+        return tuple(values)
 
 
 def _clock(record: Record, ends: Sequence[float | None], times: Sequence[float | None]) -> str | None:

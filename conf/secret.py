@@ -19,7 +19,11 @@ _NAMED = (
     r"(?:pass(?:word|wd|phrase)|secret(?:_?access)?(?:_?key)?|api[_-]?key|access[_-]?key"
     r"|(?:auth|access|hf|bearer)[_-]?token)"
 )
-_HINTS = ("pass", "Pass", "PASS", "ecret", "SECRET", "key", "Key", "KEY", "oken", "TOKEN")
+_HINTS = (
+    *("password", "passwd", "passphrase", "secret"),
+    *(f"{what}{between}key" for what in ("api", "access") for between in ("", "_", "-")),
+    *(f"{what}{between}token" for what in ("auth", "access", "hf", "bearer") for between in ("", "_", "-")),
+)
 _IS = r"[\"']?(?:\s{0,3}[=:]\s{0,3}|\s{1,3}\.{2,80}\s{1,3})[\"']?"
 _VALUE = r"(?!none\b|null\b|true\b|false\b|\[secret\])[^\s\"'\\\\,;&<>)\]}]{6,400}"
 # Of each: words without which no text has it, and a group of what stays.
@@ -49,8 +53,9 @@ _SHAPES = tuple(
 
 def without_shapes(text: str) -> str:
     """Return `text` with all in it that is a secret by its shape blotted out."""
+    lowered = text.lower()
     for words, shape in _SHAPES:
-        if any(word in text for word in words):
+        if any(word in (lowered if words is _HINTS else text) for word in words):
             text = shape.sub(rf"\1{BLOT}", text)
     return text
 

@@ -14,12 +14,18 @@ _REMOVE = {
 _UNKNOWN = "no such container"  # as both say, in several cases
 
 
+def removal(container: tuple[str, str] | None) -> tuple[str, ...]:
+    """Return the command that ends a container of this (runtime, name); none where there is no such command."""
+    runtime, name = container or ("", "")
+    return (*_REMOVE[runtime], name) if runtime in _REMOVE else ()
+
+
 def remove(container: tuple[str, str] | None) -> str | None:
     """End and remove the container or the job step (runtime, name), where one is left; of Enroot nothing can be: its
     processes are our own. Return why it may run still, None where it does not."""
     runtime, name = container or ("", "")
-    if runtime in _REMOVE:
-        return _failure((*_REMOVE[runtime], name))
+    if argv := removal(container):
+        return _failure(argv)
     if runtime == "pyxis":
         rows = _done(("squeue", "--me", "--steps", "--noheader", "--format=%i|%j")).stdout.splitlines()
         named = [row.partition("|") for row in rows]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from conf.resolve import Experiment
 from launchers.plan import Plan
-from launchers.variables import torchrun
+from launchers.variables import START, torchrun
 
 PROGRAM = Path(__file__).parent / "ranks" / "node_check.py"
 
@@ -31,4 +31,4 @@ def command(e: Experiment, python: str) -> tuple[str, ...]:
     one that still looks."""
     apart = replace(e, cluster=replace(e.cluster, master_port=e.cluster.master_port + 1))
     switches = [*(["--cpu"] if e.accelerator is None else []), *(["--stop"] if wanted(e) == "stop" else [])]
-    return (python, "-u", "-m", "torch.distributed.run", *torchrun(apart), str(PROGRAM), *switches)
+    return (python, "-u", str(START), *torchrun(apart), str(PROGRAM), *switches)

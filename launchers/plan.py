@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -11,6 +12,14 @@ from conf.resolve import Declared, Experiment
 
 Reasoned = Mapping[str, tuple[str, str]]
 """Variable → its value, and the reason that it has it."""
+
+STEERING = (
+    "PET_[A-Za-z0-9_]+|TORCH_?ELASTIC_[A-Za-z0-9_]+|ROLE_[A-Za-z0-9_]+|TPRIMAT_[A-Za-z0-9_]+"
+    "|(LOCAL_|GROUP_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|NNODES|NODE_RANK|GPUS_PER_NODE|NPROC_PER_NODE|PYTHON_EXEC"
+    "|LOGLEVEL|USE_LIBUV|TORCH_DISABLE_SHARE_RDZV_TCP_STORE|TORCH_WORKER_SERVER_SOCKET"
+)
+"""Names of what of a shell steers torchrun, or a program of ours past a plan, for Python and for grep -E: PET_NNODES is
+--nnodes. Kubeflow, torchx and a torchrun around us leave them (torch/distributed/argparse_util.py, elastic)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +60,9 @@ class Plan:
         """Return one line for a shell in a folder with the plan's files, which does what launchers/runner.py does."""
         env = " ".join(f"{name}={_quoted(name, value)}" for name, value in sorted(self.env.items()))
         commands = " && ".join(shlex.join(argv) for argv in (*self.setup, self.argv))
-        return f"(export {env} && {commands})" if env and self.setup else f"{env} {commands}".lstrip()
+        kept = "".join(f" | grep -vx {name}" for name in self.forward_env if re.fullmatch(STEERING, name))
+        without = f"unset $(env | grep -oE '^({STEERING})=' | tr -d ={kept})"
+        return f"({without}; {f'export {env} && ' if env else ''}{commands})"
 
 
 @dataclass(frozen=True, slots=True)

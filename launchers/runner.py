@@ -19,7 +19,8 @@ from typing import IO
 import psutil
 
 from conf import devices
-from launchers.leftovers import remove
+from launchers.guard import guarded
+from launchers.leftovers import removal, remove
 from launchers.output import Output
 from launchers.plan import Plan
 from launchers.variables import steering
@@ -132,7 +133,8 @@ def execute(  # noqa: PLR0913
     with (directory / plan.log).open("ab" if go_on else "wb", buffering=0) as log:
         commands, run, kills = [*plan.setup, plan.argv], _Run(limit_s), oom_kills()
         failure = None
-        with _signals(run), adopting():  # before anything is started: a signal in between would leave it behind
+        guard = guarded(f"{MARK}={run.mark}", removal(plan.container))
+        with _signals(run), adopting(), guard:  # before anything is started: a signal in between would leave it behind
             while commands and failure is None and not run.exit_code and not run.ended:
                 run.process = subprocess.Popen(
                     commands.pop(0),

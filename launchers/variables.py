@@ -17,7 +17,7 @@ from conf.resolve import Experiment
 from conf.secret import SECRET
 from conf.vocabulary import read_yaml, short_names
 from launchers.frameworks import framework_of
-from launchers.plan import Host, Reasoned
+from launchers.plan import STEERING, Host, Reasoned
 
 # What torchrun gives its ranks, and what of ours decides it.
 _OF_TORCHRUN: Mapping[str, str | None] = {
@@ -30,13 +30,7 @@ _OF_TORCHRUN: Mapping[str, str | None] = {
     **dict.fromkeys(("RANK", "LOCAL_RANK")),
 }
 _PREFIXES = {"TORCHELASTIC_": "torchrun sets it", "ROLE_": "torchrun sets it", "TPRIMAT_": "the plan sets it"}
-# What of a shell steers torchrun, or a program of ours: PET_NNODES is --nnodes. Kubeflow, torchx and a torchrun around
-# us leave them (torch/distributed/argparse_util.py, torch/distributed/elastic).
-_STEERING = re.compile(
-    r"PET_\w+|TORCH_?ELASTIC_\w+|ROLE_\w+|TPRIMAT_(?!WARM$)\w+|(?:LOCAL_|GROUP_)?(?:RANK|WORLD_SIZE)|MASTER_(?:ADDR|PORT)"
-    r"|NNODES|NODE_RANK|GPUS_PER_NODE|NPROC_PER_NODE|PYTHON_EXEC|LOGLEVEL|USE_LIBUV"
-    r"|TORCH_DISABLE_SHARE_RDZV_TCP_STORE|TORCH_WORKER_SERVER_SOCKET"
-)
+START = Path(__file__).parent / "ranks" / "start_ranks.py"
 TABLES = Path(__file__).parent.parent / "conf" / "tables"
 
 
@@ -71,7 +65,7 @@ def is_alone(e: Experiment) -> bool:
 
 def started(e: Experiment, python: str, command: Iterable[str]) -> tuple[str, ...]:
     """Return what starts the processes of this node, each of which runs `command`, a program of ours and its words."""
-    return (python, "-u", *(() if is_alone(e) else ("-m", "torch.distributed.run", *torchrun(e))), *command)
+    return (python, "-u", *(() if is_alone(e) else (str(START), *torchrun(e))), *command)
 
 
 def place(e: Experiment) -> Reasoned:
@@ -91,6 +85,9 @@ def machine(e: Experiment, host: Host) -> Reasoned:
     env = {"OMP_NUM_THREADS": (str(threads), f"{host.cpu_count} cores / {processes} processes")}
     if e.accelerator is None and (processes * threads >= host.cpu_count or host.ci):
         env["OMP_WAIT_POLICY"] = ("PASSIVE", "no core is left over for threads that spin")
+    if e.nodes == 1:
+        of_sockets = ("GLOO_SOCKET_IFNAME", *(() if e.accelerator is None else ("NCCL_SOCKET_IFNAME",)))
+        env |= dict.fromkeys(of_sockets, ("lo", "on one machine the ranks listen to nobody outside"))
     if e.accelerator is None:
         env |= dict.fromkeys(devices.hidden_by(), ("", "a run on the CPU sees no GPU"))
     if e.hardware.vendor is not None and e.layout.tensor_model_parallel_size > 1:
@@ -108,7 +105,8 @@ def tuned(e: Experiment) -> Reasoned:
 def steering(inherited: Iterable[str], kept: Iterable[str]) -> list[str]:
     """Return the names of a shell's variables that would steer the launcher of the ranks past the plan: they are taken
     out of its environment, but for those `kept`, which the plan sets or passes on."""
-    return sorted(name for name in {*inherited} - {*kept} if _STEERING.fullmatch(name))
+    names = {*inherited} - {*kept, "TPRIMAT_WARM"}  # the last is launchers/warm.py's
+    return sorted(name for name in names if re.fullmatch(STEERING, name))
 
 
 def requested(e: Experiment) -> Reasoned:

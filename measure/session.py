@@ -26,6 +26,7 @@ from launchers.plan import Plan
 from launchers.power import sampled
 from launchers.rank_modules import FOLDER
 from launchers.runner import Ending, execute
+from launchers.variables import START
 from measure import power, trainings
 from measure.cases import Case, Scope, cases, too_large, visits
 from measure.parameters import parameters
@@ -138,7 +139,7 @@ def _run(scope: Scope, here: Devices, work: Mapping[str, Any], folder: Path) -> 
     todo = {"accelerator": scope.accelerator, "cores": scope.cores, "counter": counter and str(counter), **work}
     todo["engine"] = not scope.probe
     (folder / TODO).write_text(json.dumps(todo), encoding="utf-8")
-    torchrun = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={scope.ranks}")
+    torchrun = (str(START), "--standalone", f"--nproc-per-node={scope.ranks}")
     program = (str(FOLDER / "measure.py"), "--settings", TODO)
     env = {"OMP_NUM_THREADS": str(max(1, scope.cores // scope.ranks)), "OMP_WAIT_POLICY": "PASSIVE"}
     argv = (sys.executable, "-u", *torchrun, *program)

@@ -10,6 +10,7 @@ import re
 import stat
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache, partial
 from itertools import islice, pairwise
 from pathlib import Path
@@ -22,7 +23,7 @@ from conf.arguments import program
 from conf.errors import InputError, Problem, listed
 from conf.locks import beside
 from conf.secret import in_texts
-from parsers.record import LARGEST, SCHEMA_VERSION, Record, RunFile, Step, StepsFile
+from parsers.record import LARGEST, SCHEMA_VERSION, Reading, Record, RunFile, Step, StepsFile
 from parsers.text import writable
 
 RUN_FILE = "run.json"
@@ -63,7 +64,7 @@ def read_lazily(directory: Path) -> Record:
     """Read all but the steps, which are read when somebody looks at them; an InputError of theirs comes then, but for
     a file of another size than was written."""
     path, steps = directory / RUN_FILE, directory / STEPS_FILE
-    record = record_of(_object(_text(path), str(path)), str(path))
+    record = _shared(_record(_text(path), str(path)))
     if record.status == "running" and (beside(directory) / RUN_FILE).is_file():
         return read_lazily(beside(directory))
     # of a run that goes on, the steps may be written at this moment
@@ -89,6 +90,37 @@ def _not_as_written(path: Path, written: StepsFile) -> Problem:
     at = f", {written.first} to {written.last}" if written.count else ""
     hint = f"copy the run again, complete; or make the record anew: {program('parse')} LOG -o DIR"
     return Problem(str(path), what, there, f"{written.count:,} steps{at}", hint)
+
+
+_RECORDS = msgspec.json.Decoder(RunFile)
+_LONG = re.compile(r"\d{19}")  # which may be of a number that `_object` refuses
+_READINGS: dict[tuple[Any, ...], Reading] = {}
+_MOST = 100_000  # readings that are kept
+
+
+def _record(text: str, where: str) -> Record:
+    """Return the record in the text of a run.json of any version: nearly all are of this one, and plain."""
+    if not _LONG.search(text):
+        with suppress(msgspec.MsgspecError, RecursionError, UnicodeEncodeError):
+            return Record(**asdict(_RECORDS.decode(text)))
+    return record_of(_object(text, where), where)
+
+
+def _shared(record: Record) -> Record:
+    """Return the record with readings that others have, too: of ten thousand runs most are alike."""
+    effective = {name: _known(reading) for name, reading in record.effective.items()}
+    dumped = effective if record.dumped == effective else record.dumped
+    return replace(record, effective=effective, dumped=dumped)
+
+
+def _known(reading: Reading) -> Reading:
+    if len(_READINGS) > _MOST:
+        _READINGS.clear()
+    try:
+        known = _READINGS.setdefault((type(reading.value), reading.value, reading.line, reading.file), reading)
+    except TypeError:  # a list
+        return reading
+    return known
 
 
 def record_of(entry: dict[str, Any], where: str) -> Record:
@@ -205,6 +237,18 @@ def dumps(value: Any, indent: int = 0) -> str:
     """Return JSON of `value`, without `indent` on one line: nan, inf and what JSON has no number for as null, an object
     that it does not know as text."""
     return msgspec.json.format(encode(value), indent=indent).decode()
+
+
+def pieces(entry: Mapping[str, Any], key: str, items: Iterable[Any]) -> Iterator[str]:
+    """Yield the text of `dumps` with indent=1, and an end of line, of an object whose list under `key` has `items`,
+    which are encoded one by one; in `entry` it is empty."""
+    head, tail = dumps(entry, indent=1).split(f'\n "{key}": []', 1)
+    yield f'{head}\n "{key}": ['
+    first = True
+    for item in items:
+        yield ("" if first else ",") + dumps([item], indent=1)[1:-2].replace("\n", "\n ")
+        first = False
+    yield ("" if first else "\n ") + f"]{tail}\n"
 
 
 def encode(value: Any) -> bytes:

@@ -58,6 +58,7 @@ export EXP
 [[ $EXP != *[[:space:]]* ]] || fail "'$EXP': Primus splits its command at spaces. Move the folder to a path without any"
 PRIMUS_WORKSPACE=${EXP%/*}/primus
 export PRIMUS_WORKSPACE
+export PET_LOG_DIR=$PRIMUS_WORKSPACE/torchrun # its folders would stay in /tmp
 # Kernels are compiled for ten minutes and more in a first run: kept for the next one.
 PRIMUS_CACHE_ROOT=$(absolute "${PRIMUS_CACHE_ROOT:-~/.cache/primus}")
 export PRIMUS_CACHE_ROOT

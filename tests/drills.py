@@ -57,7 +57,7 @@ class Stub:
     def __init__(self, folder: Path) -> None:
         self.runs, self._folder = folder / "runs", folder
         self._python = folder / "python"
-        starts = f'if [ "${{1:-}} ${{2:-}}" = "-u -m" ]; then exec {sys.executable} -u {folder}/program.py "$@"; fi'
+        starts = f'if [[ "${{2:-}}" == */start_ranks.py ]]; then exec {sys.executable} -u {folder}/program.py "$@"; fi'
         self._python.write_text(f'#!/bin/bash\n{starts}\nexec {sys.executable} "$@"\n', encoding="utf-8")
         self._python.chmod(0o755)
         self.program()

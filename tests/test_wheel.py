@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import zipfile
@@ -137,3 +138,24 @@ print(len(names))
     done = run([scripts / "python", "-c", program], hostile)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 50
+
+
+def test_a_bill_of_materials_is_beside_the_metadata(wheel: Path) -> None:
+    """As PEP 770 has it: CycloneDX, and the same packages as in the lock files."""
+    with zipfile.ZipFile(wheel) as archive:
+        bill = json.loads(archive.read("tensorprimat-0.1.0.dist-info/sboms/tensorprimat.cdx.json"))
+    assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
+    locks = "".join((ROOT / "requirements" / name).read_text() for name in ("lock.txt", "lock-torch.txt"))
+    locked = re.findall(r"^([\w.-]+)==(\S+)", locks, re.MULTILINE)
+    assert sorted((one["name"], one["version"]) for one in bill["components"]) == sorted(locked)
+    scopes = {one["name"]: one["scope"] for one in bill["components"]}
+    assert (scopes["msgspec"], scopes["markupsafe"], scopes["torch"], scopes["sympy"]) == (
+        "required",
+        "required",
+        "optional",
+        "optional",
+    )
+    refs = {one["bom-ref"] for one in (bill["metadata"]["component"], *bill["components"])}
+    assert {row["ref"] for row in bill["dependencies"]} == refs
+    needed = {row["ref"].partition("@")[0]: row["dependsOn"] for row in bill["dependencies"]}
+    assert any("/markupsafe@" in ref for ref in needed["pkg:pypi/jinja2"])

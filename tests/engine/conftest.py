@@ -81,7 +81,7 @@ def torchrun() -> Callable[[Path, int], list[str]]:
 
 
 def torchrun_words(processes: int) -> list[str]:
-    return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    return [sys.executable, str(RANKS / "start_ranks.py"), "--standalone", "--nproc-per-node", str(processes)]
 
 
 @pytest.fixture(scope="session")

@@ -139,7 +139,9 @@ def test_a_run_killed_at_any_time_goes_on(
     (tmp_path / "settings.json").write_text(json.dumps({**settings, "data_path": corpus(settings)}))
     command = torchrun(tmp_path / "settings.json", 1)
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    with subprocess.Popen(
+        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=tmp_path
+    ) as process:
         assert process.stdout
         assert any(line.startswith('[tprimat] saved {"iteration": 3') for line in process.stdout)
         process.send_signal(signal.SIGKILL)  # its ranks die with it, in a step or in a save

@@ -48,7 +48,7 @@ def test_ranks_die_with_torchrun(
     path.write_text(json.dumps({**settings, "data_path": corpus(settings)}))
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(
-        torchrun(path, 1), env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        torchrun(path, 1), env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=tmp_path
     ) as parent:
         assert parent.stdout
         assert any("] iteration " in line for line in parent.stdout)

@@ -35,7 +35,7 @@ def test_a_dry_run_prints_the_plan_and_touches_nothing(tmp_path: Path) -> None:
     done = launch(tmp_path, "platform=nvidia", "model=llama", "dry_run=true")
     assert done.returncode == 0
     states = "fits: "
-    for part in ("8,030,261,248 parameters", "DP = 4: 8 GPUs / TP 2 / PP 1", states, "torch.distributed.run"):
+    for part in ("8,030,261,248 parameters", "DP = 4: 8 GPUs / TP 2 / PP 1", states, "start_ranks.py"):
         assert part in done.stdout
     assert "files         settings.yaml;" in done.stdout and "model.num_layers: 32" not in done.stdout
     assert list(tmp_path.iterdir()) == []

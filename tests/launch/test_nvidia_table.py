@@ -22,6 +22,7 @@ from conf.vocabulary import program_settings
 from launchers import attribute_settings, corpus, make_plan, variables
 from launchers.frameworks import megatron_bridge, nemo
 from launchers.plan import Host, Plan
+from launchers.variables import START
 
 HOST = Host(python="python", cpu_count=64)
 ACCEPT = "# accept a change with: UPDATE_GOLDEN=1 make test\n"
@@ -73,7 +74,7 @@ def planned(*case: str) -> tuple[Experiment, Plan] | str:
 
 def text(plan: Plan) -> str:
     """Return all of a plan that is the same on every machine."""
-    lines = f"{plan.command()}\n\n".replace(str(corpus.PROGRAM), "CORPUS")
+    lines = f"{plan.command()}\n\n".replace(str(corpus.PROGRAM), "CORPUS").replace(str(START), "START_RANKS")
     for program, name in ((nemo.FRAMEWORK.program, "NEMO_RANKS"), (megatron_bridge.FRAMEWORK.program, "BRIDGE_RANKS")):
         lines = lines.replace(str(program), name)
     lines += "".join(f"{key}: {reason}\n" for key, reason in sorted(plan.env_reasons.items()))

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,6 +20,7 @@ from launchers.frameworks.megatron import ENGINE
 from launchers.plan import Host, Plan
 from launchers.run_dir import identity, run_id
 from launchers.runner import environment
+from launchers.variables import START
 
 HOST = Host(python="python", cpu_count=64)
 ENGINE_NAMED = "framework=megatron"  # auto would take what is installed here
@@ -39,6 +38,7 @@ PLANS = {
 def test_golden_plan(name: str, golden: Callable[[str, str], None]) -> None:
     made = plan(load_experiment(*PLANS[name], "cluster.master_addr=head", "cluster.master_port=29500"), HOST)
     text = f"{made.command()}\n\n".replace(str(ENGINE), "ENGINE").replace(str(corpus.PROGRAM), "CORPUS")
+    text = text.replace(str(START), "START_RANKS")
     text += "".join(f"{key}: {reason}\n" for key, reason in sorted(made.env_reasons.items()))
     text += "".join(f"\n--- {path}\n{content}" for path, content in made.files.items())
     golden(f"plans/{name}.txt", text)
@@ -50,11 +50,19 @@ def test_the_printed_line_does_what_the_runner_does(tmp_path: Path) -> None:
     env = {"A": "a 'b' $c", "PYTHONPATH": "/p"}
     made = Plan(setup=(("env", "A=other", *first), first), argv=last, files={}, env=env)
     inherited = {"PATH": os.environ["PATH"], "PYTHONPATH": "/mine"}
+    odd = {"PET_NNODES": "2", "TORCHELASTIC_RUN_ID": "x", "RANK": "7", "LOGLEVEL": "x", "PETS": "cat"}
     subprocess.run(["bash", "-c", made.command()], cwd=tmp_path, env=inherited, check=True)
     lines = ["first other /p:/mine", "first a 'b' $c /p:/mine", "it's last a 'b' $c /p:/mine"]
     assert (tmp_path / "told").read_text(encoding="utf-8").splitlines() == lines
     assert environment(made, inherited) == {**inherited, "A": "a 'b' $c", "PYTHONPATH": "/p:/mine"}
-    assert replace(made, setup=(), env={}).command() == shlex.join(last)
+    names = (
+        "import os; open('seen', 'w').write(' '.join(sorted({*os.environ} & {'RANK', 'PETS', *" + f"{[*odd]}" + "})))"
+    )
+    for forwarded, seen in (((), "PETS"), (("RANK", "HOME"), "PETS RANK")):
+        alone = Plan(argv=(sys.executable, "-c", names), files={}, forward_env=forwarded)
+        subprocess.run(["sh", "-c", alone.command()], cwd=tmp_path, env={**inherited, **odd}, check=True)
+        assert (tmp_path / "seen").read_text(encoding="utf-8") == seen
+        assert {*odd} & {*environment(alone, {**inherited, **odd})} == {*seen.split()}
 
 
 def test_both_vendors_get_the_same_settings() -> None:

@@ -74,7 +74,7 @@ def test_the_memory_is_of_the_gpu_in_question(capsys: pytest.CaptureFixture[str]
 def test_files_and_reasons_are_shown_where_they_are_wanted(capsys: pytest.CaptureFixture[str]) -> None:
     short, complete = (shown(capsys, *CASES["amd"], *more) for more in ((), ("--files",)))
     assert "RCCL_WARP_SPEED_AUTO=0" in short and "training can go NaN" not in short
-    assert "training can go NaN" in complete and "(export " in complete and "\n--- primus.yaml\n" in complete
+    assert "training can go NaN" in complete and "; export " in complete and "\n--- primus.yaml\n" in complete
     (everything,) = json.loads(shown(capsys, *CASES["amd"], "--json"))
     assert {"primus.yaml", "train.sh"} <= everything["plan"]["files"].keys()
     assert "training can go NaN" in everything["plan"]["env_reasons"]["RCCL_WARP_SPEED_AUTO"]

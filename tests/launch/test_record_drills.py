@@ -152,6 +152,23 @@ def test_a_daemon_of_a_rank_ends_with_the_run(stub: Stub, tmp_path: Path) -> Non
     assert not psutil.pid_exists(int((tmp_path / "pid").read_text(encoding="utf-8")))
 
 
+@drill("they trained on, for hours, and nothing was said")
+def test_ranks_that_print_nothing_end_with_a_launcher_that_is_killed(stub: Stub, tmp_path: Path) -> None:
+    """They ignore SIGTERM, too, and have a child of their own in another session."""
+    deaf = "import signal, subprocess; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+    child = "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(900)'], start_new_session=True)"
+    stub.program(f"if step == 0: {deaf}; {child}\nif step == 2: open('{tmp_path}/silent', 'w'); time.sleep(900)")
+    process = stub.start()
+    wait_until((tmp_path / "silent").exists, "the ranks are silent")
+    ranks = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    process.communicate()
+    _, alive = psutil.wait_procs(ranks, timeout=PATIENCE_S)
+    assert alive == [] and len(ranks) >= 3  # with the guard itself
+    code, shown = command("metrics", str(stub.runs))
+    assert code == 0 and "(t, measured, killed)" in shown, shown
+
+
 @drill("torchrun waited for a second node, restarted ranks, or wrote its log elsewhere")
 def test_variables_that_steer_torchrun_are_taken_away_and_named(stub: Stub, tmp_path: Path) -> None:
     stub.program(f"if step == 0: open('{tmp_path}/seen', 'w').write(repr(sorted(os.environ)))")

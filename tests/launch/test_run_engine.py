@@ -54,7 +54,7 @@ def engine_ranks(process: subprocess.Popen[str]) -> list[psutil.Process]:
     family = psutil.Process(process.pid).children(recursive=True)
     commands = {p: p.cmdline() for p in family}
     ranks = (p for p, words in commands.items() if any(word.endswith("engine.py") for word in words))
-    return [p for p in ranks if "torch.distributed.run" not in commands[p]]
+    return [p for p in ranks if not any(word.endswith("start_ranks.py") for word in commands[p])]
 
 
 def the_record(runs: Path) -> dict[str, Any]:

@@ -1,0 +1,45 @@
+"""Start the ranks of this node by torchrun, within the run's directory and, on one machine, within that machine.
+
+    python start_ranks.py --standalone --nproc-per-node N PROGRAM …
+
+The arguments are torchrun's. Its folder of logs and errors is a hidden one of the current folder, removed when it ends:
+torchrun leaves one in /tmp for each start. With --standalone its store listens on the loopback: torch's listens on
+every interface, and obeys whoever connects."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import run
+from torch.distributed.elastic.rendezvous import c10d_rendezvous_backend
+
+LOOPBACK = "127.0.0.1"
+
+
+class LocalStore(dist.TCPStore):
+    """A store that listens, where it is the one that does, on the loopback alone."""
+
+    def __init__(self, host_name: str, port: int, **options: Any) -> None:
+        if options.get("is_master"):
+            listener = socket.create_server((LOOPBACK, port))
+            port = listener.getsockname()[1]
+            options |= {"master_listen_fd": listener.detach()}
+        super().__init__(LOOPBACK, port, **options)
+
+
+def main(arguments: list[str]) -> None:
+    """Run torchrun to its end; its exit code is that of this process."""
+    if "--standalone" in arguments:
+        dist.TCPStore = c10d_rendezvous_backend.TCPStore = LocalStore
+        arguments = [f"--local-addr={LOOPBACK}", *arguments]
+    with tempfile.TemporaryDirectory(prefix=".torchrun-", dir=Path.cwd()) as folder:
+        run.main([f"--log-dir={folder}", *arguments])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
