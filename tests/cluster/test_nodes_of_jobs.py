@@ -29,7 +29,9 @@ def looking_on(node: str) -> int | None:
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             words = (path / "cmdline").read_bytes().split(b"\0")
-            ours = any(word.endswith(b"node_check.py") for word in words) and b"torch.distributed.run" not in words
+            ours = any(word.endswith(b"node_check.py") for word in words) and not any(
+                word.endswith(b"start_ranks.py") for word in words
+            )
             if (
                 ours
                 and any(str(link.readlink()).startswith("socket:") for link in (path / "fd").iterdir())
