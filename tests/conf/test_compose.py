@@ -89,7 +89,7 @@ def test_a_point_of_a_sweep_is_what_hydra_composes_of_it_alone(model: str, platf
     for more in (
         ["++per_platform.cpu.training.seed=5", "name=null", "training.save_interval=2", "model.num_layers=6"],
         ["++price.usd_per_gpu_hour.h100=3", "optimizer.lr='1e-3'"],
-        ["cluster=slurm", "cluster.job.options={exclusive: true}", "cluster.job.partition=a", "image=x:1"],
+        ["cluster=slurm", "++cluster.job.options.exclusive=true", "cluster.job.partition=a", "image=x:1"],
         ["training.seed=3", "training.seed=4"],
         ["optimizer.lr=1e-3", "layout=tp2", "layout.name=explicit"],
         ["++price.usd_per_gpu_hour.h100=3", "framework.release='26.10'", "cluster=slurm"],
