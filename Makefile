@@ -16,7 +16,7 @@ VENV := .venv
 PIP := $(VENV)/bin/python -m pip
 INDEXES := $(if $(INDEX),--index-url $(INDEX)) $(if $(EXTRA_INDEX),--extra-index-url $(EXTRA_INDEX))
 
-.PHONY: help install demo gpu-day test quick drills npm lock licences test-layouts test-slurm test-wheel docs test-nvidia rehearse nemo bridge bridge-recipes stacks test-stacks check wheel clean
+.PHONY: help install demo gpu-day test quick drills npm lock licences test-layouts test-slurm drills-slurm test-wheel docs test-nvidia rehearse nemo bridge bridge-recipes stacks test-stacks check wheel clean
 help:
 	@echo "make demo     train a small Llama under two layouts, three times each, and compare them (MODEL=moe_tiny: a MoE; DATA=tiny: on English)"
 	@echo "make gpu-day  everything that only a GPU shows, on one GPU in half an hour (TINY=1: rehearsed on this CPU), in ./gpu-day"
@@ -24,6 +24,7 @@ help:
 	@echo "make test     all tests (trains through Megatron-Core on this CPU)"
 	@echo "make drills   faults made with real processes: a table of what each did before it was mended, and does now"
 	@echo "make docs     site/ from docs/ and the docstrings, and every code block of README.md and docs/ run"
+	@echo "make drills-slurm  faults of jobs on that Slurm: killed daemons, full disks, time limits; many minutes"
 	@echo "make test-wheel  the wheel built, installed in an empty environment and used there"
 	@echo "make test-layouts  every layout of the engine in width, minutes more"
 	@echo "make test-slurm   jobs on a real Slurm of two emulated nodes (root, apt-get install slurm-wlm munge, for sacct slurmdbd mariadb-server; skipped by name without)"
@@ -86,7 +87,7 @@ quick: $(VENV)/.dev
 
 # those of make test and the long ones; one at a time, as they measure seconds
 drills: $(VENV)/.dev
-	$(VENV)/bin/python -m pytest -m drill tests
+	$(VENV)/bin/python -m pytest -m 'drill and not slurm' tests
 
 $(VENV)/.docs: $(VENV)/.dev pyproject.toml
 	$(PIP) install --quiet $(INDEXES) -e '.[docs]'
@@ -97,7 +98,11 @@ docs: $(VENV)/.docs
 	$(VENV)/bin/python -m pytest -m docs --durations=15 tests/test_docs.py
 
 test-slurm: $(VENV)/.dev
-	$(VENV)/bin/python -m pytest -m slurm --durations=5 tests/cluster
+	$(VENV)/bin/python -m pytest -m 'slurm and not drill' --durations=5 tests/cluster
+
+# kills of daemons, full disks, time limits: minutes each, and not all of them are known to pass (benchmarks/faults.md)
+drills-slurm: $(VENV)/.dev
+	$(VENV)/bin/python -m pytest -m 'slurm and drill' --durations=0 tests/cluster
 
 test-wheel: $(VENV)/.dev
 	$(VENV)/bin/python -m pytest -m wheel --durations=5

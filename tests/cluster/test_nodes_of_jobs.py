@@ -15,8 +15,8 @@ import pytest
 
 from launch import main as launch
 from parsers import Record
-from tests.cluster.test_slurm import TINY, recorded, submitted
-from tests.cluster.test_slurm import site as site
+from tests.cluster.jobs import TINY
+from tests.cluster.test_slurm import recorded, submitted
 
 ON_TWO_NODES = (*TINY[:-1], "optimizer.lr_warmup_iters=1", "nodes=2", "gpus_per_node=1", "cluster=slurm")
 ON_TWO_NODES = (*ON_TWO_NODES, "cluster.job.time_limit=00:30:00")

@@ -48,7 +48,8 @@ def test_dump_is_effective_and_equals_the_settings(run: Callable[..., Any], name
         "moe_grouped_gemm": "None" if done.settings["num_experts"] is None else "False",
         "moe_token_dispatcher_type": "None" if done.settings["num_experts"] is None else "alltoall",
         **dict.fromkeys(
-            ("attention_softmax_in_fp32", "average_in_collective", "gradient_accumulation_fusion"), "False"
+            ("attention_softmax_in_fp32", "average_in_collective", "gradient_accumulation_fusion", "enable_autocast"),
+            "False",
         ),
         **dict.fromkeys(("cross_entropy_loss_fusion", "tp_comm_overlap", "use_precision_aware_optimizer"), "False"),
         **dict.fromkeys(("cross_entropy_fusion_impl", "fp8_param_gather"), "None"),
