@@ -45,9 +45,10 @@ class OneName(BuildHookInterface):
         self.made = Path(tempfile.mkdtemp(prefix="tensorprimat-wheel-"))
         tree(Path(self.root), self.made / PACKAGE)
         build_data["force_include"][str(self.made / PACKAGE)] = PACKAGE
-        needed = (re.sub(r"[-_.]+", "-", name).lower() for name in self.metadata.core.dependencies_complex)
+        requirements = self.metadata.core.dependencies_complex.values()
+        needed = (re.sub(r"[-_.]+", "-", one.name).lower() for one in requirements)
         bill = self.made / f"{PACKAGE}.cdx.json"
-        found = materials(Path(self.root), self.metadata.version, (name.split(" ")[0] for name in needed))
+        found = materials(Path(self.root), self.metadata.version, needed)
         bill.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
         build_data["sbom_files"].append(str(bill))
 

@@ -492,14 +492,15 @@ def _distinct(values: Sequence[Any]) -> tuple[Any, ...] | None:
 
 
 def _row(name: str, values: Values, varied: frozenset[str], sides: Sides) -> Row:
-    """Return the row. An unknown fact, kernel or setting that nobody can request decides nothing, unless it is of the
-    precision and another group reports it."""
+    """Return the row. An unknown fact, kernel, or setting of bookkeeping (but for the seed) or that nobody can request decides nothing,
+    unless it is of the precision and another group reports it."""
     setting = vocabulary().get(name)
     kind = "fact" if setting is None else setting.kind
     state, reason = _state(name, kind, values, varied, sides)
     ran = kind == "precision" and any(value not in (None, (None,)) for value in values.values())
     ran |= sides[0].among == "rehearsed" and (True,) in values.values()  # on here, and nobody says so there
     matters = setting is not None and kind != "kernels" and bool(setting.request or ran) and name not in varied
+    matters = matters and (rank_of(name) != "bookkeeping" or name in _A_SEED)
     decides = state == "unexplained" or (state == "unknown" and matters)
     return Row(name, kind, state, values, reason, decides, rank_of(name))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
@@ -40,8 +41,6 @@ SIZES = {
 }
 """A size in which layouts may differ, and the settings by which they do."""
 _PRECISION = ("params_dtype", "fp8", "fp4", "accumulate_allreduce_grads_in_fp32")
-_MACHINE: Mapping[str, tuple[str, ...]] = {"host": ("host",), "torch": software()["torch"].names}
-"""Facts that decide how a CPU rounds, and the names that records have for each."""
 MARGIN = 4.0
 """A band is so many times the largest difference that was measured: few models and seeds are not the worst."""
 _UNIT = 2.0**-24
@@ -61,6 +60,12 @@ class Rounding(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 ROUNDING = read_lines(Path(__file__).with_name("rounding.jsonl"), Rounding)
+
+
+@cache
+def machine_names() -> Mapping[str, tuple[str, ...]]:
+    """Return the facts that decide how a CPU rounds, and the names that records have for each."""
+    return {"host": ("host",), "torch": software()["torch"].names}
 
 
 def trained(runs: Sequence[Traced]) -> bool:
@@ -304,7 +309,7 @@ def _banded(
     records: tuple[Record, Record], what: What, gaps: Sequence[tuple[int, float]], where: str, parts: int
 ) -> Finding:
     """Return whether what parts at step `parts` stays within rounding. gaps: relative, by step."""
-    sizes, machines = [*differing(*records)], _unlike(records, [*_MACHINE])
+    sizes, machines = [*differing(*records)], _unlike(records, [*machine_names()])
     if not sizes and not machines:
         return Finding("apart", f"{where}, though both are rehearsed from the same weights in one layout", parts)
     bands = [_band(records[0], size, what) for size in sizes or SIZES]
@@ -347,8 +352,12 @@ def differing(first: Record, second: Record) -> Iterator[str]:
 
 def _unlike(records: tuple[Record, Record], names: Sequence[str]) -> list[str]:
     def of(record: Record, name: str) -> Any:
-        facts = (record.environment.get(fact) for fact in _MACHINE.get(name, ()))
-        known = next((fact for fact in facts if fact is not None), None) if name in _MACHINE else record.setting(name)
+        facts = (record.environment.get(fact) for fact in machine_names().get(name, ()))
+        known = (
+            next((fact for fact in facts if fact is not None), None)
+            if name in machine_names()
+            else record.setting(name)
+        )
         return 1 if known in (None, False) else known
 
     return [name for name in names if not same(of(records[0], name), of(records[1], name))]

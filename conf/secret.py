@@ -22,7 +22,8 @@ _NAMED = (
 _HINTS = (
     *("password", "passwd", "passphrase", "secret"),
     *(f"{what}{between}key" for what in ("api", "access") for between in ("", "_", "-")),
-    *(f"{what}{between}token" for what in ("auth", "access", "hf", "bearer") for between in ("", "_", "-")),
+    *(f"{what}{between}token" for what in ("auth", "access", "bearer") for between in ("", "_", "-")),
+    *("hftoken", "hf_token", "hf-token"),
 )
 _IS = r"[\"']?(?:\s{0,3}[=:]\s{0,3}|\s{1,3}\.{2,80}\s{1,3})[\"']?"
 _VALUE = r"(?!none\b|null\b|true\b|false\b|\[secret\])[^\s\"'\\\\,;&<>)\]}]{6,400}"

@@ -42,7 +42,7 @@ def hostile(tmp_path: Path) -> Path:
     """Return a user's folder with a conf/ that cannot be imported, modules of our names, and ImageMagick's compare."""
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf/__init__.py").write_text("raise RuntimeError('conf of the user')\n")
-    for name in ("metrics", "launch", "parsers", "launchers", "estimate", "measure", "compare"):
+    for name in ("metrics", "launch", "parsers", "launchers", "estimate", "measure", "corpora", "compare"):
         (tmp_path / f"{name}.py").write_text("OWNER = 'user'\n")
     (tmp_path / "compare").write_text("#!/bin/sh\necho ImageMagick\n")
     (tmp_path / "compare").chmod(0o755)
@@ -57,7 +57,8 @@ def test_it_installs_one_name_with_all_that_it_needs(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"tensorprimat"}
     folders = [
-        ROOT / name for name in ("conf", "launchers", "parsers", "metrics", "compare", "estimate", "measure", "shell")
+        ROOT / name
+        for name in ("conf", "launchers", "parsers", "metrics", "compare", "estimate", "measure", "corpora", "shell")
     ]
     files = {path for folder in folders for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"}
     files -= {*(ROOT / "shell").glob("run_primus*")}  # they start launch.py

@@ -41,7 +41,7 @@ def test_a_rule() -> None:
         ({"window_size": "(127, 0)"}, "window_size", 128),
         ({"attention_backend": "AttnBackend.flash"}, "attention_backend", "sdpa"),
         ({"data_path": "['/data/a']"}, "data_path", "/data/a"),
-        ({"data_path": "['0.5', '/data/a']"}, "data_path", "['0.5', '/data/a']"),
+        ({"data_path": "['0.5', '/data/a']"}, "data_path", "0.5 /data/a"),
         ({"data_path": None, "train_data_path": "['/data/a']", "split": None}, "split", "100,0,0"),
         ({"mock_data": True, "split": None}, "split", "1,1,1"),
         ({"mock_data": True, "split": "969,30,1"}, "split", "1,1,1"),  # BlendedMegatronDatasetConfig knows no other
