@@ -492,8 +492,8 @@ def _distinct(values: Sequence[Any]) -> tuple[Any, ...] | None:
 
 
 def _row(name: str, values: Values, varied: frozenset[str], sides: Sides) -> Row:
-    """Return the row. An unknown fact, kernel, or setting of bookkeeping (but for the seed) or that nobody can request decides nothing,
-    unless it is of the precision and another group reports it."""
+    """Return the row. An unknown fact, kernel, or setting that is bookkeeping (but for the seed) or that nobody can
+    request decides nothing, unless it is of the precision and another group reports it."""
     setting = vocabulary().get(name)
     kind = "fact" if setting is None else setting.kind
     state, reason = _state(name, kind, values, varied, sides)
