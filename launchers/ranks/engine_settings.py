@@ -6,7 +6,6 @@ a refusal takes no time."""
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import json
 import os
@@ -16,7 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from rank_program import Problem, Refused, read_mapping
+from rank_program import Problem, Refused, missing, read_mapping
 
 sys.path.append(str(Path(__file__).with_name("rehearsal")))  # the engine's other modules import from there, too
 from tprimat_settings import TABLE
@@ -54,10 +53,7 @@ def read_settings(path: str) -> Settings:
 
 def _missing(s: Settings) -> Iterator[Problem]:
     """Yield each setting that the file lacks."""
-    expected = {*TABLE["requested"], "device", "keep_checkpoints"}
-    for name in sorted(expected - vars(s).keys()):
-        near = difflib.get_close_matches(name, vars(s).keys() - expected, n=1)
-        yield Problem(name, "is missing in the settings", hint=f"rename {near[0]}" if near else "add it")
+    return missing({*TABLE["requested"], "device", "keep_checkpoints"}, vars(s))
 
 
 def _world_problems(s: Settings) -> Iterator[Problem]:

@@ -6,7 +6,6 @@ Each stack's own program builds its model and its optimizer, steps, and reads ba
 from __future__ import annotations
 
 import argparse
-import difflib
 import json
 import math
 import os
@@ -20,7 +19,7 @@ from typing import Any
 import numpy as np
 from corpus_order import Reading, batches, fingerprint
 from numpy.typing import NDArray
-from rank_program import Problem, Refused, die_with_parent, machine_facts, mark, peak_memory, read_mapping, stop
+from rank_program import Refused, die_with_parent, machine_facts, mark, missing, peak_memory, read_mapping, stop
 
 sys.path.append(str(Path(__file__).with_name("rehearsal")))
 import torch
@@ -83,13 +82,9 @@ def main(train: Callable[[Settings], str | None]) -> int:
 def read_settings(path: str) -> Settings:
     """Return the settings in the JSON file at `path`. Raises Refused: it cannot be read, or lacks settings."""
     values = read_mapping(path, json.loads)
-    problems = []
-    for name in sorted({*TABLE["requested"], "device", "arguments", "names", "always"} - values.keys()):
-        near = difflib.get_close_matches(name, values, n=1)
-        hint = f"rename {near[0]}" if near else "add it"
-        problems.append(Problem(f"{path}: {name}", "is missing in the settings", hint=hint))
+    problems = [*missing({*TABLE["requested"], "device", "arguments", "names", "always"}, values)]
     if problems:
-        raise Refused(*problems)
+        raise Refused(*(problem._replace(where=f"{path}: {problem.where}") for problem in problems))
     return Settings(**values)
 
 

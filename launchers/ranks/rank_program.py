@@ -5,13 +5,14 @@ Standard library only, and beside every program that needs it: corpus.py and Pri
 from __future__ import annotations
 
 import ctypes
+import difflib
 import json
 import math
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -139,6 +140,14 @@ def read_mapping(path: str, parse: Callable[[str], Any], fault: type[Exception] 
     if not isinstance(values, dict):
         raise Refused.of(path, "is not a settings file", f"a {type(values).__name__}", "a mapping")
     return values
+
+
+def missing(expected: Iterable[str], given: Iterable[str]) -> Iterator[Problem]:
+    """Yield each expected setting that a settings file lacks, with the nearest that it has and nobody expects."""
+    expected, given = set(expected), set(given)
+    for name in sorted(expected - given):
+        near = difflib.get_close_matches(name, given - expected, n=1)
+        yield Problem(name, "is missing in the settings", hint=f"rename {near[0]}" if near else "add it")
 
 
 def peak_memory() -> dict[str, Any]:
