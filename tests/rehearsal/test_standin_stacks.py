@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from stacks import free_port, interpreter, rehearsed
+from stacks import interpreter, rehearsed
 from test_launch_rehearsal import command, record
 from test_standin_start import FOLDER
 
@@ -34,7 +34,7 @@ TOY = (
 def own(folder: Path, python: str, program: str, *arguments: str, **variables: str) -> str:
     """Return the log of a user's own script, which is started as ever, but for two variables."""
     ours = {"PYTHONPATH": str(FOLDER), "TPRIMAT_REHEARSE": "train"}
-    launched = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
+    launched = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "OMP_NUM_THREADS": "1"}
     argv = (python, str(PROGRAMS / program), *arguments)
     env = {**os.environ, **ours, **launched, "HF_HUB_OFFLINE": "1", **variables}
     done = subprocess.run(
