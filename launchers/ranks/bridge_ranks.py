@@ -33,7 +33,7 @@ def _stack(settings: Settings, check: bool, folder: str) -> tuple[str | None, An
     Raises Refused: this environment is not the one that the plan is for."""
     planned = settings["release"]
     release = installed("megatron-bridge")["megatron_bridge"]
-    if release is None and importlib.util.find_spec("megatron.bridge") is None:
+    if release is None and any(importlib.util.find_spec(name) is None for name in ("megatron", "megatron.bridge")):
         what = f"megatron-bridge is not installed in {sys.executable}"
         raise Refused.of("framework.python", what, "", "", "the Python that has it, or a container")
     _check_release(planned, release or planned)  # a checkout on the path has no metadata: below

@@ -89,7 +89,7 @@ def _run(settings: Settings, stack: Callable[[Settings, bool], tuple[str | None,
 
 
 def imported(module: str, what: str, hint: str) -> Any:
-    """Import the module of ours that imports the stack.
+    """Import `module`: one of ours that imports the stack, or what every stack needs.
     Raises Refused: `what` is wrong, with the package that is missing."""
     try:
         return importlib.import_module(module)
@@ -100,9 +100,9 @@ def imported(module: str, what: str, hint: str) -> Any:
 
 
 def read_settings(path: str) -> Settings:
-    """Return the settings file. Raises Refused: it cannot be read, or is not a mapping."""
-    import yaml  # comes with omegaconf, which both stacks need
-
+    """Return the settings file. Raises Refused: it cannot be read, or is not a mapping; this Python has no PyYAML,
+    which comes with omegaconf, which both stacks need."""
+    yaml = imported("yaml", "has neither NeMo nor Megatron-Bridge", "the Python that has the stack, or a container")
     return rank_program.read_mapping(path, yaml.safe_load, yaml.YAMLError)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+import venv
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from conf import devices, load_experiment
 from conf.resolve import Experiment
@@ -78,6 +80,26 @@ def test_an_interpreter_that_cannot_be_started() -> None:
     (problem,) = check.target_problems(e, replace(plan, check=("/no/such/python",)))
     assert problem.where == "framework.python"
     assert "framework.python=" in problem.hint
+
+
+@pytest.mark.parametrize("framework", ["nemo", "megatron_bridge"])
+def test_an_interpreter_without_the_stack_is_named_and_shows_no_traceback(tmp_path: Path, framework: str) -> None:
+    venv.create(tmp_path / "bare", with_pip=False)
+    python = tmp_path / "bare" / "bin" / "python"
+    e = load_experiment("platform=cpu", f"framework={framework}", f"framework.python={python}")
+    (problem,) = check.target_problems(e, make_plan(e, HOST))
+    assert (problem.where, problem.hint) == ("framework.python", "the Python that has the stack, or a container")
+    assert problem.found == f"package yaml is missing, in {python}"
+
+
+def test_a_python_without_megatron_is_named_and_shows_no_traceback(tmp_path: Path) -> None:
+    venv.create(tmp_path / "bare", with_pip=False)
+    python = tmp_path / "bare" / "bin" / "python"
+    (packages,) = (tmp_path / "bare" / "lib").glob("python*/site-packages")
+    (packages / "yaml").symlink_to(Path(yaml.__file__).parent)
+    e = load_experiment("platform=cpu", "framework=megatron_bridge", f"framework.python={python}")
+    (problem,) = check.target_problems(e, make_plan(e, HOST))
+    assert (problem.where, problem.what) == ("framework.python", f"megatron-bridge is not installed in {python}")
 
 
 def test_the_engine_has_no_check_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
