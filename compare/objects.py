@@ -255,7 +255,7 @@ def process_of(record: Record) -> Process:
 MEANING: Mapping[str, str] = {
     f"{CODE}_uncommitted": "the checkout has changes that no commit has",
     f"{CODE}_changed": "files of the stack are not as they were installed or committed",
-    f"{CODE}_ahead": "modules came from folders in front of the packages, which no version names",
+    f"{CODE}_ahead": "code that no version names: from folders in front of the packages, or run whenever Python starts",
     f"{CODE}_edited": "rendered files were changed after they were rendered",
 }
 

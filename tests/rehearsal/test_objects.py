@@ -7,8 +7,10 @@ import base64
 import enum
 import functools
 import hashlib
+import importlib.metadata
 import json
 import os
+import py_compile
 import shutil
 import subprocess
 import sys
@@ -184,6 +186,39 @@ def test_a_changed_file_of_an_installed_package_is_named(site: Path) -> None:
     assert ran(site) == {**CLEAN, "changed": ["megatron-core: megatron/core/utils.py"]}
 
 
+def test_code_without_its_source_is_named(site: Path) -> None:
+    source = site / "megatron/core/utils.py"
+    py_compile.compile(str(source), cfile=str(source.with_suffix(".pyc")), doraise=True)
+    assert ran(site) == CLEAN, "Python takes the source, where there is one"
+    source.unlink()
+    assert ran(site) == {**CLEAN, "changed": ["megatron-core: megatron/core/utils.pyc, which is not of the package"]}
+
+
+def test_a_library_is_named_where_it_hides_a_module(read: Any, site: Path) -> None:
+    installed = read._Installed(next(iter(importlib.metadata.distributions(name="megatron-core", path=[str(site)]))))
+    compiled, hiding = (site / f"megatron/core/{name}.cpython-311-x86_64-linux-gnu.so" for name in ("helpers", "utils"))
+    assert installed.why_changed(compiled) == "", "a stack compiles it where it is missing"
+    assert installed.why_changed(hiding) == f"megatron/core/{hiding.name}, which is not of the package"
+
+
+def test_what_runs_whenever_python_starts_is_named_unless_a_package_has_it(read: Any, tmp_path: Path) -> None:
+    own = {"plain.pth": "/a/folder\nimportant\n", "of_a_package.pth": "import of_a_package\n"}
+    install(tmp_path, "of-a-package", "1", own)
+    setuptools = (
+        "enabled = os.environ.get(var, 'local') == 'local'; enabled and __import__('_distutils_hack').add_shim(); "
+    )
+    (tmp_path / "distutils-precedence.pth").write_text(f"import os; var = 'SETUPTOOLS_USE_DISTUTILS'; {setuptools}\n")
+    (tmp_path / "_virtualenv.pth").write_text("import _virtualenv")
+    assert [*read.started([tmp_path])] == []
+    wrong = {"a.pth": "/a/folder\nimport fix\n", "of_a_package.pth": "import fix\n", "usercustomize.py": "fix()\n"}
+    for name, text in wrong.items():
+        (tmp_path / name).write_text(text)
+    with (tmp_path / "distutils-precedence.pth").open("a") as file:
+        file.write("import fix\n")
+    assert [file.name for file in read.started([tmp_path])] == sorted((*wrong, "distutils-precedence.pth"))
+    assert [*read.started([tmp_path / "none"])] == []
+
+
 def test_a_patched_copy_in_front_of_the_packages_is_named(site: Path, tmp_path: Path) -> None:
     patched = tmp_path / "patched"
     for name, text in MEGATRON.items():
@@ -253,7 +288,10 @@ def test_a_checkout_is_named_by_its_commit_and_a_dirty_one_is_said(site: Path, t
     assert ran(site, *front) == clean
     (checkout / "nemo" / "__init__.py").write_text("import nemo.extra\n")
     (checkout / "nemo" / "extra.py").write_text("")
-    assert ran(site, *front)["changed"] == ["NeMo: nemo/__init__.py", "NeMo: nemo/extra.py, which is not committed"]
+    found = ["NeMo: nemo/__init__.py", "NeMo: nemo/extra.py, which is not committed"]
+    assert ran(site, *front)["changed"] == found
+    (checkout / ".git" / "info" / "exclude").write_text("extra.py\n")
+    assert ran(site, *front)["changed"] == found, "that git ignores it makes it of no commit"
 
 
 def test_rendered_files_are_hashed_as_they_are_when_the_rank_starts(read: Any, tmp_path: Path) -> None:

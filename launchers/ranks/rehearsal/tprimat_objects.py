@@ -2,8 +2,8 @@
 the code and the variables that it really runs with. Standard library alone.
 
 Objects are read, never called. Code: of each package of the stack the version or the commit, the imported files that
-are not as the package's own RECORD or the commit has them, and the folders in front of all packages (PYTHONPATH) that
-modules came from."""
+are not as the package's own RECORD or the commit has them, the files of no package that run when Python starts, and the
+folders in front of all packages (PYTHONPATH) that modules came from."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ import json
 import math
 import os
 import re
+import site
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
@@ -52,6 +53,7 @@ PACKAGES = {
 """Modules of the stacks, and which distribution they are of: by the first name that one begins with."""
 _HOMES = ("nemo", "megatron.bridge", "primus")
 """The packages that a stack is named after: Megatron may lie in the same checkout."""
+_CODE = (".py", ".so")
 _GIT_S = 5.0  # a file system that hangs is no reason to hang
 
 
@@ -317,6 +319,7 @@ class Code:
             elif (repository := next(_repositories(file), None)) is not None:
                 checkouts.setdefault(repository, []).append(file)
         self.ahead = [f"{folder}: {_some(names)}" for folder, names in sorted(strays.items())]
+        self.ahead += [f"{file}, which runs whenever Python starts" for file in started(_sites())]
         for repository, files in checkouts.items():
             self._checkout(repository, files)
 
@@ -356,12 +359,10 @@ class Code:
         if not commit:
             return
         edited = _git(repository, "diff", "HEAD", "--name-only", "--ignore-submodules=dirty").splitlines()
-        relative = {str(file.relative_to(repository)) for file in files if file.suffix == ".py"}
+        relative = {str(file.relative_to(repository)) for file in files if _is_code(file)}
         tags = {line[2:]: line[0] for line in _git(repository, "ls-files", "-v", "--", *sorted(relative)).splitlines()}
         edited += _unseen(repository, [path for path, tag in tags.items() if tag != "H" and path not in edited])
-        own = relative - {*tags}
-        if own:
-            own -= {*_git(repository, "check-ignore", "--", *sorted(own)).splitlines()}
+        own = relative - {*tags}  # ignored by git, it is of no commit either
         self.commits[name] = f"{commit}-dirty" if edited or own else commit
         self.changed += [f"{name}: {path}" for path in edited]
         self.changed += [f"{name}: {path}, which is not committed" for path in sorted(own)]
@@ -374,7 +375,7 @@ class _Installed:
         self.name, self.version = found.metadata["Name"], found.version
         self.folder = os.path.realpath(str(found.locate_file("")))
         lines = (found.read_text("RECORD") or "").splitlines()
-        rows = (row for row in csv.reader(lines) if len(row) >= 2 and row[0].endswith(".py"))
+        rows = (row for row in csv.reader(lines) if len(row) >= 2 and row[0].endswith(_CODE))
         self.hashes = {row[0]: row[1] for row in rows}
         origin = json.loads(found.read_text("direct_url.json") or "{}")
         editable = origin.get("dir_info", {}).get("editable")
@@ -387,15 +388,52 @@ class _Installed:
     def why_changed(self, file: Path) -> str:
         """Return the file where it is not as it was installed; empty where it is, and where nobody knows."""
         path = str(file)[len(self.folder) + 1 :]
-        if file.suffix != ".py":
-            return ""
         if path not in self.hashes:
-            return f"{path}, which is not of the package"
+            return f"{path}, which is not of the package" if _is_code(file) else ""
         kind, _, value = self.hashes[path].partition("=")
         if kind != "sha256":
             return ""
-        here = base64.urlsafe_b64encode(_sha256(file).digest()).decode().rstrip("=")
-        return "" if here == value else path
+        return "" if _recorded(file) == value else path
+
+
+def _is_code(file: Path) -> bool:
+    """Return whether a file that was imported must be as it was installed or committed. A library that a stack compiles
+    on the machine is in no list of files: it is one only where it is imported in place of the module beside it."""
+    return file.suffix in (".py", ".pyc") or file.with_name(f"{file.name.partition('.')[0]}.py").is_file()
+
+
+def started(sites: Iterable[Path]) -> Iterator[Path]:
+    """Yield each file in `sites`, folders of installed packages, that runs code whenever Python starts, and is not as
+    the RECORD of a package there has it."""
+    for folder in sites:
+        lists: list[bytes] | None = None
+        for file in sorted((*folder.glob("*.pth"), folder / "sitecustomize.py", folder / "usercustomize.py")):
+            text = file.read_bytes() if file.is_file() else b""
+            if file.suffix == ".pth":
+                text = b"".join(line for line in text.splitlines(True) if _RUNS.match(line) and not _USUAL.match(line))
+            if not text:
+                continue
+            lists = lists or [path.read_bytes() for path in folder.glob("*.dist-info/RECORD")]
+            if not any(f"{file.name},sha256={_recorded(file)},".encode() in rows for rows in lists):
+                yield file
+
+
+_RUNS = re.compile(rb"import[ \t]")
+_USUAL = re.compile(
+    rb"import (?:_virtualenv|sys; (?:sys\.__plen = |new=sys\.path\[sys\.__plen:\]; ).*|"
+    rb"os; var = 'SETUPTOOLS_USE_DISTUTILS'; enabled = os\.environ\.get\(var, '\w+'\) == 'local'; "
+    rb"enabled and __import__\('_distutils_hack'\)\.add_shim\(\);)\s*$"
+)
+"""Lines of a .pth file by which virtualenv and setuptools work themselves, also where an operating system has installed
+them, which leaves no RECORD."""
+
+
+def _sites() -> list[Path]:
+    """Return the folders whose .pth files Python has read at its start."""
+    if sys.flags.no_site:
+        return []
+    users = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
+    return [Path(folder) for folder in (*site.getsitepackages(), *users)]
 
 
 def _imported() -> Iterator[tuple[str, Path]]:
@@ -479,6 +517,11 @@ def _git(repository: Path, *words: str) -> str:
 def _some(names: list[str], most: int = 3) -> str:
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(sorted(names)[:most]) + more
+
+
+def _recorded(file: Path) -> str:
+    """Return the hash of a file as a RECORD has it."""
+    return base64.urlsafe_b64encode(_sha256(file).digest()).decode().rstrip("=")
 
 
 def _sha256(path: Path) -> Any:
