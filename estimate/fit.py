@@ -69,10 +69,10 @@ def solved(
     derivatives of the residuals there."""
     from scipy.optimize import least_squares
 
-    count = len(problem.names)
+    count, cases = len(problem.names), cases_of(jobs)
 
     def predicted(x: Numbers) -> Numbers:
-        physics = np.log(step_time(jobs, at(known, problem, x[:count])).total)
+        physics = np.log(step_time(jobs, at(known, problem, x[:count]), cases).total)
         return np.asarray(physics + problem.design @ x[count:], dtype=float)
 
     def residuals(x: Numbers) -> Numbers:

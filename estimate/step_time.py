@@ -6,9 +6,11 @@ attention) and Lepikhin 2020 (arXiv:2006.16668: experts); what is fitted, and to
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cache
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -97,8 +99,14 @@ class Case(NamedTuple):
     @property
     def offsets(self) -> tuple[str, ...]:
         """Return the names of its offsets; nothing is known of a stack that nobody names."""
-        levels = OFFSETS if self.stack else ()
-        return tuple(",".join(f"{part}:{getattr(self, part)}" for part in level) for level in levels)
+        return _offsets_of(self)
+
+
+@cache
+def _offsets_of(case: Case) -> tuple[str, ...]:
+    """Return the names of a case's offsets; text that a fit needs a hundred thousand times."""
+    levels = OFFSETS if case.stack else ()
+    return tuple(",".join(f"{part}:{getattr(case, part)}" for part in level) for level in levels)
 
 
 @cache
@@ -118,6 +126,12 @@ class Cases:
         """Return a value of each case as one of each job."""
         array = np.array(values, dtype=float)
         return array[0] if self.index is None else array[self.index]
+
+    def by(self, key: Callable[[Case], Any], value: Callable[..., float]) -> Numbers:
+        """Return a value of each job that depends on `key` of its case alone, worked out once for each."""
+        keys = [key(case) for case in self.distinct]
+        known = {one: value(one) for one in dict.fromkeys(keys)}
+        return self.spread([known[one] for one in keys])
 
 
 def cases_of(jobs: Jobs) -> Cases:
@@ -152,14 +166,16 @@ def _digits(key: int, names: tuple[list[Any], ...]) -> list[Any]:
     return found[::-1]
 
 
-def step_time(jobs: Jobs, parameters: Parameters) -> Parts:
-    """Return the parts of a step of each job, in seconds; nan where a data sheet lacks a rate that it needs."""
+def step_time(jobs: Jobs, parameters: Parameters, cases: Cases | None = None) -> Parts:
+    """Return the parts of a step of each job, in seconds; nan where a data sheet lacks a rate that it needs. cases: of
+    the jobs, where many steps are worked out of the same ones."""
     count = jobs.count
     if count <= CHUNK:
-        chunks = [_parts(jobs, parameters)]
+        chunks = [_parts(jobs, parameters, cases or cases_of(jobs))]
     else:
         cuts = [*range(0, count, CHUNK), count]
-        chunks = [_parts(jobs.take(slice(*ends)), parameters) for ends in pairwise(cuts)]
+        some = (jobs.take(slice(*ends)) for ends in pairwise(cuts))
+        chunks = [_parts(each, parameters, cases_of(each)) for each in some]
     sizes = [min(CHUNK, count - start) for start in range(0, count, CHUNK)]
     return Parts(
         *(
@@ -176,6 +192,9 @@ def nominal_power_w(name: str) -> float:
     """Return the power of one device by its data sheet; nan where it has none or is not of conf/hardware."""
     device = hardware(name)
     return device.tdp_w / device.devices_per_package if device and device.tdp_w else float("nan")
+
+
+_HARDWARE, _MACHINE, _SOFTWARE = attrgetter("hardware"), attrgetter("hardware", "precision"), attrgetter("software")
 
 
 class _Rates(NamedTuple):
@@ -196,14 +215,14 @@ def _rates(j: Jobs, p: Parameters, cases: Cases) -> _Rates:
     """Return what the data sheet has, times the efficiency of the GPU, its maker and the precision."""
 
     def matrix(precision: str | None) -> Numbers:
-        return cases.spread(
-            [matrix_efficiency(p, case.hardware, precision or case.precision) for case in cases.distinct]
-        )
+        used = _MACHINE if precision is None else (lambda case: (case.hardware, precision))
+        return cases.by(used, lambda key: matrix_efficiency(p, *key))
 
-    attention = cases.spread([attention_efficiency(p, case) for case in cases.distinct])
-    host = cases.spread([p.of("host_link", case.hardware) for case in cases.distinct])
-    launch = cases.spread([per_gpu(p, "host", case.hardware) for case in cases.distinct])
-    nominal = cases.spread([nominal_power_w(case.hardware) for case in cases.distinct])
+    attention = cases.by(_HARDWARE, lambda name: per_gpu(p, "attention_efficiency", name))
+    attention = attention * cases.by(_SOFTWARE, lambda name: p.of("attention_software", name))
+    host = cases.by(_HARDWARE, lambda name: p.of("host_link", name))
+    launch = cases.by(_HARDWARE, lambda name: per_gpu(p, "host", name))
+    nominal = cases.by(_HARDWARE, nominal_power_w)
     offset = cases.spread([offset_of(p, case) for case in cases.distinct])
     share = np.where(nominal > 0, j.tdp_w / nominal, 1.0)
     power = np.where(np.abs(share - 1) > 1e-9, np.minimum(share, 1.0) ** p.of("power"), 1.0)
@@ -233,11 +252,6 @@ def matrix_efficiency(p: Parameters, name: str, precision: str) -> float:
     return shared * p.of("gemm_efficiency", name, precision)
 
 
-def attention_efficiency(p: Parameters, case: Case) -> float:
-    """Return the share of the bf16 peak that attention reaches by the kernels of the case's software."""
-    return per_gpu(p, "attention_efficiency", case.hardware) * p.of("attention_software", case.software)
-
-
 def per_gpu(p: Parameters, kind: str, name: str) -> float:
     """Return a parameter of a GPU times that of its maker."""
     return p.of(f"{kind}_vendor", vendor_of(name)) * p.of(kind, name)
@@ -246,7 +260,7 @@ def per_gpu(p: Parameters, kind: str, name: str) -> float:
 def offset_of(p: Parameters, case: Case) -> float:
     """Return the product of a case's offsets; 1 of what no fitted job had."""
     product = 1.0
-    for name in case.offsets:
+    for name in case.offsets if p.offsets else ():
         if (found := p.offsets.get(name)) is not None:
             product *= found.value
     return product
@@ -298,11 +312,9 @@ class _Maker:
         )
         self.pretrained = cases.spread([float(case.trained != "lora") for case in cases.distinct])
         self.norm = cases.spread([_NORM_OF_HOST if case.hardware == "cpu" else _NORM for case in cases.distinct])
-        self.exposed_tensor = cases.spread(
-            [
-                min(1.0, parameters.of("exposed_tensor") * parameters.of("exposed_tensor_software", case.software))
-                for case in cases.distinct
-            ]
+        exposed = parameters.of("exposed_tensor")
+        self.exposed_tensor = cases.by(
+            _SOFTWARE, lambda name: min(1.0, exposed * parameters.of("exposed_tensor_software", name))
         )
         self.sizes = (parameters.of("gemm_tokens"), parameters.of("gemm_width"), parameters.of("gemm_width"))
 
@@ -494,9 +506,8 @@ class _Maker:
         return dense, moe_layers * j.num_experts * matrices * j.moe_ffn_hidden_size / cut
 
 
-def _parts(jobs: Jobs, parameters: Parameters) -> Parts:
+def _parts(jobs: Jobs, parameters: Parameters, cases: Cases) -> Parts:
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        cases = cases_of(jobs)
         return _assembled(_Maker(jobs, parameters, cases))
 
 
