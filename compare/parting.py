@@ -220,7 +220,8 @@ def _first_apart(first: Seen, second: Seen, what: Literal["loss", "grad_norm"]) 
     """Return the first step at which a series leaves what rounding explains."""
     ours, theirs = series(first.record, what), series(second.record, what)
     common = sorted(ours.keys() & theirs.keys())
-    within = {step: tolerance(first.record, second.record, what, step) for step in common}
+    least = _SUMMED if what == "grad_norm" and _groups_apart(first, second) else 0.0
+    within = {step: max(least, tolerance(first.record, second.record, what, step)) for step in common}
     return next((step for step in common if not gap(ours[step], theirs[step]) <= within[step]), None)
 
 
@@ -480,13 +481,24 @@ def _decoupled(optimizer: Any) -> bool | None:
 def _order_of_a_sum(first: Seen, second: Seen) -> Iterator[Parting]:
     """Yield that equal gradients are summed into a norm over other groups of the optimizer, which rounds otherwise."""
     norms = [series(seen.record, "grad_norm").get(0, math.nan) for seen in (first, second)]
-    groups = [len(seen.read.optimizer.groups) if seen.read.optimizer else 0 for seen in (first, second)]
     gradients = first.read.first_gradients, second.read.first_gradients
-    if 0 in groups or groups[0] == groups[1] or not all(gradients) or unlike(*gradients):
+    if not _groups_apart(first, second) or not all(gradients) or unlike(*gradients):
         return
     if 0 < gap(*norms) <= _SUMMED:
-        text = f"{first.label} steps {groups[0]} groups of parameters, {second.label} {groups[1]}"
+        ours, theirs = map(_groups, (first, second))
+        text = f"{first.label} steps {ours} groups of parameters, {second.label} {theirs}"
         yield Parting("optimizer", 0, f"{text}: the norm of equal gradients is summed in another order")
+
+
+def _groups(seen: Seen) -> int:
+    """Count the groups of parameters that the optimizer steps; 0 where nobody read them."""
+    return len(seen.read.optimizer.groups) if seen.read.optimizer else 0
+
+
+def _groups_apart(first: Seen, second: Seen) -> bool:
+    """Return whether a norm of all gradients is summed over another number of groups."""
+    ours, theirs = map(_groups, (first, second))
+    return 0 not in (ours, theirs) and ours != theirs
 
 
 def _rates(first: Seen, second: Seen) -> Iterator[Parting]:

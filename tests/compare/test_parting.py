@@ -234,6 +234,16 @@ CASES: dict[str, tuple[Change, Mapping[str, Any], str, str]] = {
         "schedule",
         "of step 1",
     ),
+    "a rate of its own, whose groups round otherwise at that step": (
+        both(
+            rates(lambda step: (1e-3,) if step == 0 else (1e-3, 1e-3 * (1 + step)), groups=(GROUPS,) * 3),
+            series("grad_norm", 1 + 1e-7, 1),
+            series("loss", 1.0001, 2),
+        ),
+        {},
+        "schedule",
+        "of step 1",
+    ),
     "the last weights alone": (read(last_weights=tensors(1.1)), {}, "optimizer", "of step 11"),
 }
 
