@@ -332,10 +332,12 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kubernetes:
-    """The wishes of a site of Kubernetes. secret: the Secret that has the values of forward_env under these names.
-    resources: limits of a pod beside its GPUs. runs_claim: the claim of a volume that keeps the runs; claims: of
-    others, and where they are mounted. deadline_s: seconds after which the job is ended."""
+    """The wishes of a site of Kubernetes. kind: JobSet, or TrainJob of Kubeflow's Trainer. secret: the Secret that has
+    the values of forward_env under these names. resources: limits of a pod beside its GPUs. runs_claim: the claim of a
+    volume that keeps the runs; claims: of others, and where they are mounted. deadline_s: seconds after which the job
+    is ended."""
 
+    kind: str
     namespace: str
     service_account: str | None
     secret: str | None

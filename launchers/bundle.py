@@ -142,7 +142,7 @@ def leave(requested: Sequence[tuple[Experiment, Plan, Scope]]) -> None:
         for note in scope.notes:
             print(f"warning: {note}", file=sys.stderr)
         how = (
-            f"kubectl create -f {e.bundle}/{kubernetes.FILE}"
+            f"kubectl create -f {e.bundle}/{kubernetes.file_of(e)}"
             if e.cluster.kubernetes
             else f"cd {e.bundle} && sbatch {slurm.JOB}"
             if e.cluster.job
@@ -159,7 +159,7 @@ def texts(e: Experiment, plan: Plan, scope: Scope) -> dict[str, str]:
     files = {**found, **started, **job}
     return {
         **files,
-        **({kubernetes.FILE: kubernetes.text(*kubernetes.documents(e, files))} if e.cluster.kubernetes else {}),
+        **({kubernetes.file_of(e): kubernetes.text(*kubernetes.documents(e, files))} if e.cluster.kubernetes else {}),
     }
 
 

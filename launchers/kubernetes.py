@@ -1,7 +1,9 @@
-"""cluster=kubernetes: a bundle as a JobSet (sigs.k8s.io/jobset), one pod a node, as text: nothing is submitted. Pure.
+"""cluster=kubernetes: a bundle as a JobSet (sigs.k8s.io/jobset) or as a TrainJob of Kubeflow's Trainer, one pod a node,
+as text: nothing is submitted. Pure.
 
 The bundle goes along as a ConfigMap. Rank 0 is on pod 0, whose name the JobSet's own service resolves. Secrets stand
-there by name only. JobSet's fields are those of its v1alpha2, on which Kubeflow's TrainJob is built, too."""
+there by name only. A TrainJob names a TrainingRuntime, which has the same JobSet within: Trainer makes it, with the
+TrainJob's name. Fields are those of jobset.x-k8s.io/v1alpha2 and trainer.kubeflow.org/v1alpha1."""
 
 from __future__ import annotations
 
@@ -14,10 +16,14 @@ from conf.resolve import Experiment
 from conf.schema import Kubernetes
 from conf.vendors import vendor_of
 
-FILE = "jobset.yaml"
+KINDS = {"JobSet": "jobset.yaml", "TrainJob": "trainjob.yaml"}
+"""What is rendered → the bundle's file that has it."""
 MOST_BYTES = 2**20  # of a ConfigMap (kubernetes.io/docs/concepts/configuration/configmap)
 _BUNDLE, _RUNS = "/bundle", "/runs"
-_NODE = "node"
+_NODE = "node"  # of the replicated job and of its container: Trainer knows them by this name
+_MANAGED = {"app.kubernetes.io/managed-by": "tprimat"}
+_TRAINER = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+"""What Trainer counts as a TrainJob's nodes (its webhook of TrainingRuntimes)."""
 _INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
@@ -29,6 +35,8 @@ def problems(e: Experiment) -> Iterator[Problem]:
         return
     if e.image is None:
         yield Problem("image", "a pod needs one", "null", hint="see conf/tables/images.yaml")
+    if of.kind not in KINDS:
+        yield Problem("cluster.kubernetes.kind", "is not rendered", of.kind, ", ".join(KINDS))
     if e.cluster.container != "none":
         hint = "leave it out: image is what the pods run"
         yield Problem("cluster.container", "Kubernetes starts the image itself", e.cluster.container, "none", hint)
@@ -48,25 +56,50 @@ def problems(e: Experiment) -> Iterator[Problem]:
 def not_started(e: Experiment) -> Iterator[Problem]:
     """Yield that nothing of ours starts a run there."""
     if e.cluster.kubernetes is not None and e.bundle is None and not e.dry_run:
-        what = "a JobSet is rendered, and not submitted"
-        yield Problem("cluster", what, e.cluster.name, hint=f"bundle=DIR, then kubectl create -f DIR/{FILE}")
+        what = f"a {e.cluster.kubernetes.kind} is rendered, and not submitted"
+        yield Problem("cluster", what, e.cluster.name, hint=f"bundle=DIR, then kubectl create -f DIR/{file_of(e)}")
 
 
-def documents(e: Experiment, texts: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the ConfigMap of a bundle's files and the JobSet that runs them, of which `problems` yields nothing.
-    ValueError: they are too large for a ConfigMap."""
+def file_of(e: Experiment) -> str:
+    """Return the name of the file that has the documents."""
+    return KINDS[_of(e).kind]
+
+
+def documents(e: Experiment, texts: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the ConfigMap of a bundle's files and what runs them, of which `problems` yields nothing. ValueError: they
+    are too large for a ConfigMap."""
     data = {path.replace("/", "__"): text for path, text in sorted(texts.items())}
     if sum(len(text.encode()) for text in data.values()) > MOST_BYTES:
         raise ValueError(f"the bundle has more than {MOST_BYTES} bytes")
-    about = {"name": name_of(e), "namespace": _of(e).namespace, "labels": {"app.kubernetes.io/managed-by": "tprimat"}}
-    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": about, "immutable": True, "data": data}
-    return config, jobset(e, {path.replace("/", "__"): path for path in sorted(texts)})
+    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _about(e), "immutable": True, "data": data}
+    return [config, *jobs(e, {path.replace("/", "__"): path for path in sorted(texts)})]
 
 
-def jobset(e: Experiment, files: Mapping[str, str]) -> dict[str, Any]:
-    """Return the JobSet. files: key of the ConfigMap → path in the bundle."""
-    of, name = _of(e), name_of(e)
-    about = {"name": name, "namespace": of.namespace, "labels": {"app.kubernetes.io/managed-by": "tprimat"}}
+def jobs(e: Experiment, files: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the JobSet, or the TrainingRuntime and the TrainJob. files: key of the ConfigMap → path in the bundle."""
+    if _of(e).kind == "JobSet":
+        return [_document(e, "jobset.x-k8s.io/v1alpha2", "JobSet", _jobset(e, files, {}))]
+    trainer = "trainer.kubeflow.org/v1alpha1"
+    template = {"spec": _jobset(e, files, {"metadata": {"labels": _TRAINER}})}
+    runtime = {"mlPolicy": {"numNodes": e.nodes}, "template": template}
+    job = {
+        "runtimeRef": {"apiGroup": trainer.partition("/")[0], "kind": "TrainingRuntime", "name": name_of(e)},
+        "trainer": {"numNodes": e.nodes},
+    }
+    return [_document(e, trainer, "TrainingRuntime", runtime), _document(e, trainer, "TrainJob", job)]
+
+
+def _document(e: Experiment, version: str, kind: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+    return {"apiVersion": version, "kind": kind, "metadata": _about(e), "spec": spec}
+
+
+def _about(e: Experiment) -> dict[str, Any]:
+    return {"name": name_of(e), "namespace": _of(e).namespace, "labels": {**_MANAGED}}
+
+
+def _jobset(e: Experiment, files: Mapping[str, str], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a JobSet specifies. more: of its job's template."""
+    of = _of(e)
     job: dict[str, Any] = {
         "parallelism": e.nodes,
         "completions": e.nodes,
@@ -76,19 +109,14 @@ def jobset(e: Experiment, files: Mapping[str, str]) -> dict[str, Any]:
         "template": {"spec": _pod(e, files)},
     }
     return {
-        "apiVersion": "jobset.x-k8s.io/v1alpha2",
-        "kind": "JobSet",
-        "metadata": about,
-        "spec": {
-            "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
-            "failurePolicy": {"maxRestarts": 0},
-            "replicatedJobs": [{"name": _NODE, "replicas": 1, "template": {"spec": job}}],
-        },
+        "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
+        "failurePolicy": {"maxRestarts": 0},
+        "replicatedJobs": [{"name": _NODE, "replicas": 1, "template": {**more, "spec": job}}],
     }
 
 
 def name_of(e: Experiment) -> str:
-    """Return the name of the JobSet: pods add to it, and have 63 characters."""
+    """Return the name of all of it: pods add to it, and have 63 characters."""
     return re.sub(r"[^a-z0-9]+", "-", e.name.lower()).strip("-")[:40].strip("-") or "run"
 
 
@@ -109,7 +137,7 @@ def _pod(e: Experiment, files: Mapping[str, str]) -> dict[str, Any]:
     resource = vendor_of(e.accelerator).kubernetes_resource
     devices = {resource: e.gpus_per_node} if resource else {"cpu": e.gpus_per_node}
     container = {
-        "name": "train",
+        "name": _NODE,
         "image": e.image,
         "command": ["bash", f"{_BUNDLE}/run.sh"],
         "env": [*_env(e)],

@@ -53,8 +53,10 @@ def plan_text(e: Experiment, p: Plan, rehearsed: Scope, complete: bool, commit: 
     if e.cluster.job is not None and not list(slurm.problems(e)):
         texts.append(f"--- {slurm.JOB} (bundle=DIR leaves it)\n{slurm.job_sh(e).rstrip()}")
     if e.cluster.kubernetes is not None and not list(kubernetes.problems(e)):
-        shown = kubernetes.text(kubernetes.jobset(e, {"run.sh": "run.sh"}))
-        texts.append(f"--- {kubernetes.FILE} (bundle=DIR leaves it, with all files of the bundle)\n{shown.rstrip()}")
+        shown = kubernetes.text(*kubernetes.jobs(e, {"run.sh": "run.sh"}))
+        texts.append(
+            f"--- {kubernetes.file_of(e)} (bundle=DIR leaves it, with all files of the bundle)\n{shown.rstrip()}"
+        )
     return "\n".join(texts)
 
 

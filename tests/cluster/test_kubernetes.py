@@ -1,4 +1,5 @@
-"""cluster=kubernetes: a JobSet by its published schema, by vendor; its ConfigMap, mounted as a node does it, trains."""
+"""cluster=kubernetes: a JobSet and a TrainJob by their published schemas, by vendor; the ConfigMap, mounted as a node
+does it, trains."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from parsers import read
 from parsers.cli import main as parse_logs
 from tests.drills import MARK, PATIENCE_S, ROOT
 
-SCHEMA = ROOT / "tests" / "schemas" / "jobset_v1alpha2.json"
+SCHEMAS = ROOT / "tests" / "schemas"
+VERSIONS = {"JobSet": "v1alpha2", "TrainJob": "v1alpha1", "TrainingRuntime": "v1alpha1"}
 BASE = ("cluster=kubernetes", "model=llama31_70b", "nodes=4")
 SITE = (
     "cluster.kubernetes.secret=hugging-face",
@@ -33,6 +35,7 @@ CASES = {
     "nvidia": (*BASE, *SITE, "platform=nvidia", "framework=nemo", "image=nvcr.io/nvidia/nemo:25.09"),
     "amd": (*BASE, "platform=amd", "framework=primus", "image=rocm/primus:v26.5"),
 }
+CASES |= {f"{name}_trainjob": (*case, "cluster.kubernetes.kind=TrainJob") for name, case in CASES.items()}
 TINY = ("platform=cpu", "framework=megatron", "model=llama_tiny", "gpus_per_node=1", "training.train_iters=3")
 TINY = (*TINY, "optimizer.lr_warmup_iters=1", "cluster=kubernetes", "image=mine:1", "name=Tiny_run")
 
@@ -49,18 +52,21 @@ def strict(schema: Any) -> Any:
 
 
 def wrong(document: Mapping[str, Any]) -> list[str]:
-    schema = strict(json.loads(SCHEMA.read_text(encoding="utf-8")))
+    kind = document["kind"]
+    text = (SCHEMAS / f"{kind.lower()}_{VERSIONS[kind]}.json").read_text(encoding="utf-8")
+    assert document["apiVersion"].endswith(f"/{VERSIONS[kind]}")
+    schema = strict(json.loads(text))
     schema["properties"]["metadata"] = {"type": "object"}
     return [one.message for one in jsonschema.Draft202012Validator(schema).iter_errors(document)]
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_golden_jobset_is_valid(name: str, golden: Callable[[str, str], None]) -> None:
+def test_golden_job_is_valid(name: str, golden: Callable[[str, str], None]) -> None:
     e = load_experiment(*CASES[name])
-    rendered = kubernetes.jobset(e, {"ranks__engine.py": "ranks/engine.py", "run.sh": "run.sh"})
-    assert wrong(rendered) == []
-    text = kubernetes.text(rendered)
-    assert yaml.safe_load(text) == rendered
+    rendered = kubernetes.jobs(e, {"ranks__engine.py": "ranks/engine.py", "run.sh": "run.sh"})
+    assert [wrong(one) for one in rendered] == [[]] * len(rendered)
+    text = kubernetes.text(*rendered)
+    assert [*yaml.safe_load_all(text)] == rendered
     golden(f"kubernetes/{name}.yaml", text)
 
 
@@ -74,25 +80,46 @@ def places(document: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...
             yield from places(one, (*path, number))
 
 
-def test_the_schema_refuses_what_is_spelled_otherwise() -> None:
+@pytest.mark.parametrize("name", ["nvidia", "nvidia_trainjob"])
+def test_the_schema_refuses_what_is_spelled_otherwise(name: str) -> None:
     """So the check above can fail: an unknown field in each object of it, but for those with free keys."""
-    e = load_experiment(*CASES["nvidia"])
+    e = load_experiment(*CASES[name])
     free = {"metadata", "labels", "limits", "nodeSelector"}
-    paths = [path for path in places(kubernetes.jobset(e, {"run.sh": "run.sh"})) if not free & {*path}]
+    rendered = kubernetes.jobs(e, {"run.sh": "run.sh"})
+    paths = [(number, *path) for number, one in enumerate(rendered) for path in places(one) if not free & {*path}]
     assert len(paths) > 20
-    for path in paths:
-        document = part = kubernetes.jobset(e, {"run.sh": "run.sh"})
-        for name in path:
-            part = part[name]
+    for number, *path in paths:
+        document = part = kubernetes.jobs(e, {"run.sh": "run.sh"})[number]
+        for key in path:
+            part = part[key]
         part["nonsense"] = 1
         assert wrong(document), path
+
+
+@pytest.mark.parametrize("vendor", ["nvidia", "amd"])
+def test_a_trainjob_is_what_its_trainer_takes(vendor: str) -> None:
+    """By the rules of Trainer's webhook (pkg/webhooks/trainingruntime_webhook.go of the schema's commit)."""
+    (jobset,) = kubernetes.jobs(load_experiment(*CASES[vendor]), {"run.sh": "run.sh"})
+    runtime, job = kubernetes.jobs(load_experiment(*CASES[f"{vendor}_trainjob"]), {"run.sh": "run.sh"})
+    (replicated,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    labels = replicated["template"].pop("metadata")["labels"]
+    assert labels == {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"} and replicated["replicas"] == 1
+    (container,) = replicated["template"]["spec"]["template"]["spec"]["containers"]
+    assert container["name"] == "node"
+    assert runtime["spec"]["template"]["spec"] == jobset["spec"], "Trainer makes the JobSet that we render"
+    assert (job["spec"]["runtimeRef"]["kind"], job["spec"]["runtimeRef"]["name"]) == (
+        "TrainingRuntime",
+        jobset["metadata"]["name"],
+    )
+    nodes = (job["spec"]["trainer"]["numNodes"], runtime["spec"]["mlPolicy"]["numNodes"])
+    assert nodes == (4, 4) and job["metadata"] == runtime["metadata"] == jobset["metadata"]
 
 
 def test_no_value_of_a_secret_and_the_right_resource(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_very_secret_value")
     pods = {}
-    for name, overrides in CASES.items():
-        rendered = kubernetes.jobset(load_experiment(*overrides), {})
+    for name in ("nvidia", "amd"):
+        (rendered,) = kubernetes.jobs(load_experiment(*CASES[name]), {})
         assert "hf_very_secret_value" not in kubernetes.text(rendered)
         pods[name] = rendered["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]
     assert pods["nvidia"]["resources"]["limits"] == {"nvidia.com/gpu": 8, "rdma/hca": 8}
@@ -110,6 +137,7 @@ def test_no_value_of_a_secret_and_the_right_resource(monkeypatch: pytest.MonkeyP
         (("cluster.kubernetes.secret=Hugging_Face",), "is no name of Kubernetes"),
         (("cluster.kubernetes.claims={corpora: /runs}",), "must be a path of its own"),
         (("cluster.kubernetes.namespaces=x",), "namespace"),
+        (("cluster.kubernetes.kind=PyTorchJob",), "JobSet, TrainJob"),
         (("bundle=null",), "a JobSet is rendered, and not submitted"),
     ],
 )
