@@ -17,13 +17,12 @@ from conf.schema import Kubernetes
 from conf.vendors import vendor_of
 
 KINDS = {"JobSet": "jobset.yaml", "TrainJob": "trainjob.yaml"}
-"""What is rendered → the bundle's file that has it."""
+"""The file of a bundle that has it, by what is rendered."""
 MOST_BYTES = 2**20  # of a ConfigMap (kubernetes.io/docs/concepts/configuration/configmap)
 _BUNDLE, _RUNS = "/bundle", "/runs"
 _NODE = "node"  # of the replicated job and of its container: Trainer knows them by this name
 _MANAGED = {"app.kubernetes.io/managed-by": "tprimat"}
-_TRAINER = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
-"""What Trainer counts as a TrainJob's nodes (its webhook of TrainingRuntimes)."""
+_TRAINER = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}  # by which Trainer finds a TrainJob's nodes
 _INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 

@@ -98,7 +98,7 @@ def test_the_schema_refuses_what_is_spelled_otherwise(name: str) -> None:
 
 @pytest.mark.parametrize("vendor", ["nvidia", "amd"])
 def test_a_trainjob_is_what_its_trainer_takes(vendor: str) -> None:
-    """By the rules of Trainer's webhook (pkg/webhooks/trainingruntime_webhook.go of the schema's commit)."""
+    """See that it keeps the rules of Trainer's webhook (its pkg/webhooks/trainingruntime_webhook.go)."""
     (jobset,) = kubernetes.jobs(load_experiment(*CASES[vendor]), {"run.sh": "run.sh"})
     runtime, job = kubernetes.jobs(load_experiment(*CASES[f"{vendor}_trainjob"]), {"run.sh": "run.sh"})
     (replicated,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
