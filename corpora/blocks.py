@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from corpora.inputs import LONGEST_BYTES, Block
 from corpora.tokenizers import Coder
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 TEXTS_AT_ONCE = 64
 
@@ -56,20 +58,23 @@ def encode(block: Block, coder: Coder, rules: Rules) -> Encoded:
     import numpy as np
 
     dropped: list[tuple[int, str, str]] = []
-    tokens, lengths = array("i"), array("i")
+    tokens: list[NDArray[Any]] = []
+    lengths: list[NDArray[Any]] = []
 
     def drop(line: int, reason: str, detail: str = "") -> None:
         dropped.append((line, reason, detail))
 
     def add(texts: list[Text]) -> None:
-        for (line, _), ids in zip(texts, coder.encode([text for _, text in texts]), strict=True):
-            if ids and rules.eod is not None:
-                ids.append(rules.eod)
-            if not ids and not rules.keep_empty:
-                drop(line, "empty")
-                continue
-            lengths.append(len(ids))
-            tokens.extend(ids)
+        ids, sizes = coder.encode([text for _, text in texts])
+        full = sizes > 0
+        if rules.eod is not None:
+            ids, sizes = np.insert(ids, np.cumsum(sizes)[full], rules.eod), sizes + full
+        if not rules.keep_empty:
+            for i in np.flatnonzero(~full).tolist():
+                drop(texts[i][0], "empty")
+            sizes = sizes[full]
+        tokens.append(ids)
+        lengths.append(sizes)
 
     held: list[Text] = []
     for line, record in _records(block):
@@ -80,12 +85,13 @@ def encode(block: Block, coder: Coder, rules: Rules) -> Encoded:
         if len(held) == TEXTS_AT_ONCE:
             add(held)
             held = []
-    add(held)
-    ids = np.frombuffer(tokens, np.int32) if tokens else np.empty(0, np.int32)
+    if held:
+        add(held)
+    ids, sizes = (np.concatenate([np.empty(0, np.int32), *parts]) for parts in (tokens, lengths))
     limits = (int(ids.min()), int(ids.max())) if ids.size else None
     dropped.sort()
-    made = ids.astype(rules.dtype).tobytes()
-    return Encoded(made, lengths.tobytes(), len(lengths), len(tokens), limits, tuple(dropped))
+    made, counted = ids.astype(rules.dtype).tobytes(), sizes.astype("<i4").tobytes()
+    return Encoded(made, counted, sizes.size, ids.size, limits, tuple(dropped))
 
 
 def _records(block: Block) -> Iterator[tuple[int, Any]]:

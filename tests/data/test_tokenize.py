@@ -343,6 +343,58 @@ class Here:
             yield piece, encode(piece, self.coder, self.rules) if isinstance(piece, inputs.Block) else None
 
 
+def strange() -> list[str]:
+    """Return texts at the edges of what tokenizers split by: of all planes, controls, spaces, special tokens."""
+    draw = random.Random(3)
+    ranges = ((0, 128), (128, 0x3000), (0x3000, 0xD800), (0xE000, 0x10000), (0x1F300, 0x1FA00), (0xE0000, 0xE01F0))
+    letters = [chr(draw.randrange(*draw.choice(ranges))) for _ in range(3000)]
+    parts = [*letters, *"  \n\n\t\r\u00a0\u2028'", "'s", "1234", END, f" {END} ", "\u0301", "a" * 400]
+    return ["", " ", END, *("".join(draw.choices(parts, k=draw.randint(1, 200))) for _ in range(150)), *texts(100)]
+
+
+def test_the_faster_engine_gives_the_same_corpus(tokenizer: Path, tmp_path: Path) -> None:
+    pytest.importorskip("gigatoken")
+    source = lines(tmp_path / "a.jsonl", strange())
+    assert tokenize(tokenizer, tmp_path / "slow", source) == 0
+    assert tokenize(tokenizer, tmp_path / "fast", source, "engine=gigatoken") == 0
+    assert bytes_of(tmp_path / "fast") == bytes_of(tmp_path / "slow")
+    assert read(tmp_path / "fast") == expected(tokenizer, [text for text in strange() if text])
+    made = manifest.read(tmp_path / "fast")
+    assert made is not None and made.tokenizer.library.startswith("gigatoken ")
+
+
+def test_an_engine_with_other_ids_makes_no_corpus(
+    tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What it is asked is the tokenizer with two of its ids exchanged."""
+    gigatoken = pytest.importorskip("gigatoken")
+    other = json.loads(tokenizer.read_text())
+    ids = other["model"]["vocab"]
+    ids["e"], ids["o"] = ids["o"], ids["e"]
+    wrong = gigatoken.Tokenizer.from_json(json.dumps(other))
+    monkeypatch.setattr(gigatoken.Tokenizer, "from_json", lambda _: wrong)
+    monkeypatch.setattr(tokenize_text, "Pool", Here)
+    source = lines(tmp_path / "a.jsonl", texts(100))
+    with pytest.raises(RuntimeError, match=r"other ids than tokenizers for .*: engine=tokenizers"):
+        tokenize(tokenizer, tmp_path / "c", source, "engine=gigatoken")
+    assert not [*tmp_path.glob("c.[bij]*")]
+
+
+def test_the_faster_engine_is_refused_where_a_tokenizer_adds_tokens(
+    tokenizer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("gigatoken")
+    made = tokenizers.Tokenizer.from_file(str(tokenizer))
+    made.post_processor = tokenizers.processors.TemplateProcessing(f"{END} $A", special_tokens=[(END, 0)])
+    made.save(str(tmp_path / "tokenizer.json"))
+    source = lines(tmp_path / "a.jsonl", texts(9))
+    assert tokenize(tmp_path / "tokenizer.json", tmp_path / "c", source, "engine=gigatoken") == 2
+    assert "adds special tokens to each text" in capsys.readouterr().err
+    words = ("engine=gigatoken", "add_special_tokens=false")
+    assert tokenize(tmp_path / "tokenizer.json", tmp_path / "c", source, *words) == 0
+    assert read(tmp_path / "c") == expected(tokenizer, texts(9))
+
+
 def test_a_corpus_goes_on_from_any_line_of_its_journal_and_past_a_torn_one(
     tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
