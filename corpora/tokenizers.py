@@ -38,7 +38,7 @@ _MEGATRON_SPECIAL = ("<unk>", "<s>", "</s>", "<mask>", "<pad>", "<cls>", "<sep>"
 _MEGATRON_VOCABULARY = 2**17
 EXTRA = "pip install 'tensorprimat[data]'"
 ENGINES = ("tokenizers", "gigatoken")
-"""What encodes for a tokenizer of Hugging Face's: its own library, or one that is tens of times as fast."""
+"""Libraries that encode for a tokenizer of Hugging Face's: its own, and one that is tens of times as fast."""
 _FORGOTTEN_AFTER = 2**30
 """Letters: gigatoken remembers every word that it has met, without a limit."""
 _CHECKED_LETTERS = 2**14

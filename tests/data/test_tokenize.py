@@ -366,7 +366,7 @@ def test_the_faster_engine_gives_the_same_corpus(tokenizer: Path, tmp_path: Path
 def test_an_engine_with_other_ids_makes_no_corpus(
     tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What it is asked is the tokenizer with two of its ids exchanged."""
+    """With the tokenizer whose two ids are exchanged."""
     gigatoken = pytest.importorskip("gigatoken")
     other = json.loads(tokenizer.read_text())
     ids = other["model"]["vocab"]
