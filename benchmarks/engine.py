@@ -73,10 +73,11 @@ def measure(name: str, overrides: tuple[str, ...], pairs: int) -> tuple[str, flo
     times = [(timed(engine), timed(plain)) if i % 2 else (timed(plain), timed(engine))[::-1] for i in range(pairs)]
     tokens = e.training.global_batch_size * e.training.seq_length
     ours, theirs = (median(t[i] for t in times) for i in (0, 1))
-    ratio, (low, high) = mean_of([b / a for a, b in times])
+    ratio, interval = mean_of([b / a for a, b in times])
+    ends = f"{interval[0]:.3f} to {interval[1]:.3f}" if interval else "unknown"
     text = (
         f"{name}: engine {tokens / ours:,.0f} tokens/s, plain PyTorch {tokens / theirs:,.0f}; "
-        f"engine / plain {ratio:.3f} (95 % interval {low:.3f} to {high:.3f}, {pairs} pairs)"
+        f"engine / plain {ratio:.3f} (95 % interval {ends}, {pairs} pairs)"
     )
     return text, tokens * flops_per_token(shape_of_model(e.model), e.training.seq_length) / ours
 
@@ -92,7 +93,9 @@ def steppers(s: dict[str, Any]) -> tuple[Callable[[], float], Callable[[], float
         engine_train._set_up_groups(Settings(**s))
     built = engine_train._build(Settings(**s))
     peer = Peer(s)
-    batches = torch.stack([torch.cat([t, label[:, -1:]], 1) for t, label in engine_train._batches(built, 0)])
+    batches = torch.stack(
+        [torch.cat([t, label[:, -1:]], 1) for t, label in engine_train._batches(built.data.rank_batches, 0)]
+    )
     return lambda: engine_train._step(built, 0)["loss"], lambda: peer.step(batches)
 
 

@@ -126,8 +126,9 @@ def peak(moved: list[tuple[int, int, int]]) -> int:
 def run_rank(path: str) -> None:
     """Be one rank: print the most bytes that torch had allocated at once."""
     import engine
+    import rank_program
 
-    engine.die_with_parent()
+    rank_program.die_with_parent()
     engine.silence()
     import engine_standin
 

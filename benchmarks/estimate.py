@@ -200,7 +200,7 @@ def worst(runs: Runs, error: Numbers) -> None:
     for i in np.argsort(-np.abs(error))[:25]:
         job = runs.jobs.take(int(i))
         sizes = " ".join(f"{short} {getattr(job, f'{name}_parallel_size'):g}" for short, name in DIRECTIONS.items())
-        what = f"{job.stack} {job.hardware} {job.precision} {runs.alike[i][2]}"  # type: ignore[index]
+        what = f"{job.stack} {job.hardware} {job.precision} {runs.alike[i][2]}"
         print(f"{np.exp(error[i]):5.2f} {what} {sizes} MBS {job.micro_batch_size:g}")
 
 

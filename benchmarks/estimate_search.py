@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from estimate.jobs import Numbers
 from estimate.predict import predict
 from estimate.rows import Row, jobs_of, table_rows
 
@@ -28,8 +29,8 @@ class Sweep(NamedTuple):
     """Measured and predicted seconds of the layouts of one sweep."""
 
     name: str
-    measured: np.ndarray
-    predicted: np.ndarray
+    measured: Numbers
+    predicted: Numbers
 
     def regret(self, first: int) -> float:
         """Return by how much the fastest of the `first` predicted ones is slower than the best, a share."""
@@ -39,7 +40,7 @@ class Sweep(NamedTuple):
     def spearman(self) -> float:
         """Return the correlation of the ranks."""
         ranks = [np.argsort(np.argsort(values)) for values in (self.measured, self.predicted)]
-        return float(np.corrcoef(*ranks)[0, 1])
+        return float(np.corrcoef(np.stack(ranks))[0, 1])
 
     def error(self) -> float:
         """Return the median of |predicted / measured - 1|."""
@@ -72,8 +73,8 @@ def main(argv: Sequence[str]) -> int:
     for one in found if "--all" in argv else [one for one in found if one not in apart]:
         spread = one.measured.max() / one.measured.min()
         about = f"{one.name:<78} {len(one.measured):>3} {spread:>6.2f}×"
-        regrets = f"{100 * one.regret(1):>8.1f} {100 * one.regret(3):>8.1f}"
-        print(f"{about} {regrets} {one.spearman():>9.2f} {100 * one.error():>15.1f}")
+        both = f"{100 * one.regret(1):>8.1f} {100 * one.regret(3):>8.1f}"
+        print(f"{about} {both} {one.spearman():>9.2f} {100 * one.error():>15.1f}")
     kinds = {"all but vtrain-single": [one for one in found if one not in apart], APART: apart}
     for (name, some), first in product(kinds.items(), (1, 3)):
         regrets = np.array([one.regret(first) for one in some if len(one.measured) > first])

@@ -34,8 +34,9 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from compare.losses import BLOCKS, RISK, Band, cuts, leaves
-from compare.statistics import ratio_of, t_quantile
+from compare.statistics import ratio_of
 from metrics import find_warmup
+from metrics.repeats import t_quantile
 
 STEPS, RUN, STEP = 50, 0.005, 0.01
 TRUTH = 1.03
@@ -64,7 +65,8 @@ def wandering(noise: np.random.Generator, shape: tuple[int, ...], steps: int, ar
 
 _FALLING = 0.5 ** np.arange(BLOCKS - 1)
 # What seeds add to the mean losses of the blocks, (pair, seed, block), of spread 1 on average.
-_KINDS: dict[str, Callable[[np.random.Generator, tuple[int, int, int]], Array]] = {
+_Kind = Callable[[np.random.Generator, tuple[int, int, int]], Array]
+_KINDS: dict[str, _Kind] = {
     "independent": lambda noise, shape: noise.normal(0, 1, shape),
     "wandering": lambda noise, shape: wandering(noise, shape[:2], shape[2], 0.8),
     "mixed": lambda noise, shape: (noise.normal(0, 1, shape) + noise.normal(0, 1, (*shape[:2], 1))) / math.sqrt(2),
@@ -93,7 +95,8 @@ def coverage(pairs: int, runs: int, ar: float) -> tuple[float, float, float]:
     drawn = noise.integers(0, runs, (2, min(pairs, 1000), 400, runs))
     a, b = (np.take_along_axis(np.log(m[:1000, None]), d, 2).mean(axis=2) for m, d in zip(means, drawn, strict=True))
     low, high = np.quantile(b - a, (0.025, 0.975), axis=1)
-    return 100 * np.mean(ours), 100 * np.mean(naive), 100 * np.mean((low <= truth) & (truth <= high))
+    boot = (low <= truth) & (truth <= high)
+    return 100 * float(np.mean(ours)), 100 * float(np.mean(naive)), 100 * float(np.mean(boot))
 
 
 def words(pairs: int, runs: int, ratio: float) -> str:
@@ -124,12 +127,12 @@ def curves(noise: np.random.Generator, shape: tuple[int, int, int], steps: int) 
 def apart(first: Array, second: Array) -> float:
     """Return in how many of 100 pairs of groups, (pair, seed, block) each, one is called apart from the other."""
     pairs = zip(first.tolist(), second.tolist(), strict=True)
-    return 100 * np.mean([leaves(*sides, Band(sides).half_width(*sides)) is not None for sides in pairs])
+    return 100 * float(np.mean([leaves(*sides, Band(sides).half_width(*sides)) is not None for sides in pairs]))
 
 
 def losses(pairs: int) -> None:
     """Print how often equal stacks are called apart, and stacks three seed spreads apart."""
-    made = {**_KINDS, **{f"{steps} steps": partial(curves, steps=steps) for steps in _STEPS}}
+    made: dict[str, _Kind] = {**_KINDS, **{f"{steps} steps": partial(curves, steps=steps) for steps in _STEPS}}
     error = 100 * 1.96 * math.sqrt(RISK * (1 - RISK) / pairs)
     print(f"band of losses, {pairs} pairs: equal stacks called apart, in % (± {error:.1f}; required: at most 5)")
     print(f"    / with a shift of {_SHIFT:g} spreads between seeds, {pairs // 8} pairs")

@@ -175,7 +175,11 @@ def parsed(log: bytes) -> Parsed:
 def values_of(run: Parsed) -> dict[str, Any]:
     """Return all that a run's log says, by name, without the numbers of lines."""
     outcome = judge(Ending(), run)
-    values = {"dialect": run.dialect, "train_iters": run.train_iters, "completed": run.completed or None}
+    values: dict[str, Any] = {
+        "dialect": run.dialect,
+        "train_iters": run.train_iters,
+        "completed": run.completed or None,
+    }
     values |= {"status": outcome.status, "out of memory": _cause(run.faults.out_of_memory)}
     values |= {f"setting {name}": reading.value for name, reading in run.effective.items()}
     values |= {f"fact {name}": value for name, value in run.facts.items()}

@@ -50,10 +50,11 @@ sys.path.insert(0, str(ROOT))  # before this folder, some of whose files have na
 
 from compare.cli import main as compare_command  # noqa: E402
 from conf.errors import InputError, Problem  # noqa: E402
-from launch import main as launch  # noqa: E402
 from launchers.where import commit  # noqa: E402
 from parsers.cli import main as parse  # noqa: E402
-from tests.rehearsal.stacks import SAME, free_port, interpreter, rehearsed  # noqa: E402
+from tensorprimat.launch import main as launch  # noqa: E402
+from tests.drills import free_port  # noqa: E402
+from tests.rehearsal.stacks import SAME, interpreter, rehearsed  # noqa: E402
 
 CASES = Path(__file__).with_suffix(".yaml")
 ENGINE = "megatron"
@@ -297,7 +298,7 @@ def _altered(path: Path, launcher_commit: str | None = None, **fields: Any) -> P
     record |= {"id": f"{path.name}-2", "started_at": began.isoformat(timespec="seconds"), **fields}
     if launcher_commit:
         record["environment"]["launcher_commit"] = launcher_commit
-    copy = path.parents[1] / "altered" / record["id"]
+    copy = path.parents[1] / "altered" / str(record["id"])
     shutil.copytree(path, copy, dirs_exist_ok=True)
     (copy / "run.json").write_text(json.dumps(record))
     return copy

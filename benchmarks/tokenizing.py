@@ -110,7 +110,7 @@ def _timed(a: argparse.Namespace, tool: str, text: Path, prefix: Path, end: str)
         "-o",
         prefix,
     )
-    script = ("--input", text, "--output-prefix", prefix, "--workers", CORES, "--append-eod")
+    script: tuple[object, ...] = ("--input", text, "--output-prefix", prefix, "--workers", CORES, "--append-eod")
     script += ("--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", a.tokenizer)
     argv = {
         "ours": (sys.executable, *ours),

@@ -21,6 +21,10 @@ def against(reference: Machine, here: Machine) -> Iterator[Problem]:
         ranks = f"ranks={reference.ranks}"
         yield Problem("machine", "was measured with another number of ranks", str(here.ranks), ranks, "measure here")
         return
+    if here.nodes != reference.nodes:
+        nodes = f"nodes={reference.nodes}"
+        yield Problem("machine", "was measured with another number of nodes", str(here.nodes), nodes, "measure here")
+        return
     known = {_key(one): one for one in reference.figures}
     for one in here.figures:
         before = known.get(_key(one))
@@ -29,7 +33,7 @@ def against(reference: Machine, here: Machine) -> Iterator[Problem]:
             cause = "a link at half rate" if least == HALF else "clocks or power are capped, heat, or others use it"
             yield Problem(" ".join(map(str, _key(one))), f"is {share}", f"{one.value:.4g} {one.unit}", hint=cause)
     for warning in here.warnings:
-        if warning.startswith("rank"):  # slower than its neighbours, or a pair than others
+        if warning.startswith(("rank", "node")):  # slower than its neighbours, or a pair than others
             yield Problem("machine", warning)
 
 

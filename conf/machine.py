@@ -12,7 +12,7 @@ import msgspec
 from conf.errors import ConfigError, Problem, blamed
 from conf.vocabulary import read_yaml
 
-VERSION = 1
+VERSION = 2
 
 
 class Figure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -65,9 +65,8 @@ class Factor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A machine as it was measured. device: as the driver spells it. facts: of torch, driver and devices. trainings,
-    factors: what whole steps say beside kernels and links. validation: how well parts predict the
-    rest. unknown: figure → why there is none. warnings: what looks
-    wrong with the machine or its figures."""
+    factors: what whole steps say beside kernels and links. validation: how well parts predict the rest. unknown: figure
+    → why there is none. warnings: what looks wrong with the machine or its figures. nodes: of as many ranks each."""
 
     version: int
     date: str
@@ -82,6 +81,17 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     validation: tuple[Validation, ...] = ()
     unknown: Mapping[str, str] = {}
     warnings: tuple[str, ...] = ()
+    nodes: int = 1
+
+    def node_of(self, rank: int) -> int:
+        """Return the number of the node that a rank is on."""
+        return rank * self.nodes // self.ranks
+
+    def pairs(self, across: bool) -> list[Figure]:
+        """Return the rates between two ranks of one node, or of two."""
+        sends = (one for one in self.figures if one.name == "send_rate")
+        ends = ((one, self.node_of(int(one.of["first"])), self.node_of(int(one.of["second"]))) for one in sends)
+        return [one for one, first, second in ends if (first != second) == across]
 
     def best_flops(self, ranks: float) -> dict[str, float]:
         """Return FLOP/s of the best product of one device by precision, with about so many at work at once."""

@@ -153,7 +153,9 @@ class _Figures:
     def __init__(self, machine: Machine, columns: Mapping[str, Column]) -> None:
         self.machine, self.precision = machine, str(columns["precision"])
         self.hardware = str(columns["hardware"])
+        of_a_node = machine.ranks // machine.nodes
         counts = {int(one.of["ranks"]) for one in machine.figures if one.name == "gemm_rate"}
+        counts = {count for count in counts if count <= of_a_node}
         self.ranks = _nearest(counts, float(columns["gpus_per_node"]))
         # ranks wait most for those that they split a layer with
         splits = [float(columns[f"{name}_parallel_size"]) for name in ("tensor_model", "context", "expert_model")]
@@ -170,13 +172,19 @@ class _Figures:
     def columns(self) -> Terms:
         """Return columns of Jobs: rates of one rank."""
         link = self.link("all_reduce_rate")
+        network = self._network() or (None if self.machine.accelerator else link)
         return {
             "peak_flops": self.of("gemm_rate", self.precision),
             "peak_bf16_flops": self.of("gemm_rate"),
             "memory_bandwidth": self.of("triad_rate"),
             "link_bandwidth": link,
-            **({} if self.machine.accelerator else {"nic_bandwidth": link}),
+            "nic_bandwidth": network,
         }
+
+    def _network(self) -> float | None:
+        """Return the rate between a rank and its like on another node, bytes/s; None of one node."""
+        rates = [one.value for one in self.machine.pairs(across=True)]
+        return float(np.median(rates)) if rates else None
 
     def values(self) -> Terms:
         """Return parameters, by their names in parameters.yaml: the efficiency of what was measured itself is 1."""
@@ -194,6 +202,7 @@ class _Figures:
             "traffic": wide_bytes / BF16 * triad / float(np.median(moved)) if triad and moved else None,
             "optimizer": _over(triad, self.of("adam_rate", "fp32")),
             "link_efficiency": 1.0 if self.link("all_reduce_rate") else None,
+            "nic_efficiency": 1.0 if self._network() else None,
             "collective_latency": self.link("all_reduce_latency"),
             **({} if self.machine.accelerator else self._of_a_host()),
         }

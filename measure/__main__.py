@@ -2,4 +2,4 @@ import sys
 
 from measure.cli import main
 
-sys.exit(main())
+sys.exit(main(None))

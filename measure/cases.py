@@ -46,9 +46,10 @@ class Standard:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """How far to measure. accelerator: whether there are GPUs; ranks: how many devices, or processes of a CPU; cores:
-    of the host; memory_bytes: that one rank may use; full: all sizes and many rounds, not those of two minutes;
-    standard: the model whose steps are timed (measure/standard.py); probe: only what tells a sick box, in seconds."""
+    """How far to measure. accelerator: whether there are GPUs; ranks: how many devices, or processes of a CPU, on all
+    nodes together; cores: of the host; memory_bytes: that one rank may use; full: all sizes and many rounds, not those
+    of two minutes; standard: the model whose steps are timed (measure/standard.py); probe: only what tells a sick box,
+    in seconds; nodes: with as many ranks each, numbered node by node."""
 
     accelerator: bool
     ranks: int
@@ -57,27 +58,43 @@ class Scope:
     full: bool
     standard: Standard | None = None
     probe: bool = False
+    nodes: int = 1
 
     def least_s(self, ranks: int) -> float:
         """Return how long a timing of so many ranks at once takes at least."""
-        return _LEAST_OF_MORE_S if ranks > self.cores and not self.accelerator else _LEAST_S
+        crowded = min(ranks, self.node_ranks) > self.cores
+        return _LEAST_OF_MORE_S if crowded and not self.accelerator else _LEAST_S
+
+    @property
+    def node_ranks(self) -> int:
+        """Return how many ranks each node has."""
+        return self.ranks // self.nodes
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Return how many ranks work at once: one, powers of two, all."""
-        powers = [1 << power for power in range(self.ranks.bit_length()) if 1 << power < self.ranks]
-        return (*powers, self.ranks)
+        """Return how many ranks work at once: one, powers of two, all of a node, all."""
+        powers = {1 << power for power in range(self.node_ranks.bit_length()) if 1 << power < self.node_ranks}
+        return tuple(sorted({*powers, self.node_ranks, self.ranks}))
+
+    @property
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """Return the ranks between which links are timed: each two of a node, and each with its like on the next
+        node, the last node's with the first's."""
+        own, nodes = self.node_ranks, self.nodes
+        within = [(node * own + a, node * own + b) for node in range(nodes) for a, b in combinations(range(own), 2)]
+        nexts = {tuple(sorted((node, (node + 1) % nodes))) for node in range(nodes) if nodes > 1}
+        return (*within, *((a * own + rank, b * own + rank) for a, b in sorted(nexts) for rank in range(own)))
 
 
 def flops_of(case: Case) -> float:
     """Return the FLOPs of one call, a multiply-add as two; 0 of work that is bound by memory or by a link."""
     if case["kind"] in ("gemm", "grouped", "overlap"):
-        return 2.0 * case["m"] * case["n"] * case["k"] * case.get("experts", 1)
+        return float(2 * case["m"] * case["n"] * case["k"] * case.get("experts", 1))
     if case["kind"] in ("model", "jitter"):
         return float(case["flops"])
     if case["kind"] == "attention":  # causal: half of two products of seq × seq × channels; 2.5 times as much backward
         forward = 2.0 * case["batch"] * case["heads"] * case["seq"] ** 2 * case["channels"]
-        return forward * (3.5 if case["backward"] else 1)
+        return float(forward * (3.5 if case["backward"] else 1))
     return 0.0
 
 
@@ -89,7 +106,7 @@ def moved_bytes(case: Case) -> float:
     if case["kind"] in ("to_device", "to_host"):
         return float(case["n"])
     if case["kind"] == "data":
-        return 4.0 * case["batch"] * (case["seq"] + 1)
+        return float(4 * case["batch"] * (case["seq"] + 1))
     size, kind = DTYPES[case["dtype"]][1], case["kind"]
     elements = {
         "gemm": lambda: case["m"] * case["k"] + case["n"] * case["k"] + case["m"] * case["n"],
@@ -251,7 +268,7 @@ def _links(scope: Scope) -> Iterator[Case]:
             yield {"kind": kind, **common, "ranks": ranks, "bytes": 1 << power}
         m = 4096 if scope.accelerator else 512
         yield {"kind": "overlap", **common, "ranks": ranks, "bytes": 1 << (most - 4), "m": m, "n": m, "k": m}
-    for pair, power in product(combinations(range(scope.ranks), 2), powers):
+    for pair, power in product(scope.pairs, powers):
         yield {
             "kind": "send",
             **common,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from msgspec import to_builtins
@@ -12,13 +13,15 @@ from msgspec.structs import replace
 
 from conf import devices
 from conf import machine as machines
-from conf.arguments import OUTPUT, Command, Key, between, positive_integer, switch
+from conf.arguments import OUTPUT, Arguments, Command, Key, between, positive_integer, switch
 from conf.errors import InputError, Problem, command, listed, writing
 from conf.locks import lock_of, take
 from conf.machine import Machine, write
+from conf.vendors import Devices
+from measure.cases import Scope
 from measure.page import page
 from measure.parameters import against
-from measure.session import FILE, LOG, PAGE, SIZES, measured, refuse_busy, samples_in, scope_of
+from measure.session import FILE, LOG, PAGE, SIZES, Nodes, joined, measured, refuse_busy, samples_in, scope_of
 from metrics.quantity import shown
 from parsers.storage import replace_file
 
@@ -30,17 +33,21 @@ MEASURE = Command(
     keys=(
         Key(
             "ranks",
-            "GPUs, or processes of a CPU (default: all, two a core)",
+            "GPUs, or processes of a CPU, of each node (default: all, two a core)",
             positive_integer,
             None,
             "4",
         ),
         Key("minutes", "end after so long with what there is", between(0.1, 24 * 60, "0.1 to 1440"), None, "5"),
+        Key("nodes", "nodes that measure together, each by this call", positive_integer, 1, "2"),
+        Key("node_rank", "the number of this one of them, from 0", int, 0, "1"),
+        Key("master_addr", "where the first of them is reached", str, None, "node1"),
+        Key("master_port", "and by which port", partial(positive_integer, most=65535), 29500, "29501"),
         Key("baseline", "a machine.yaml that links and throughput are set against", Path, None, "other/machine.yaml"),
         Key("force", "measure although other programs use a GPU", switch, False, "true"),
     ),
     output="where machine.yaml and every sample go (default: machine); one that was stopped there goes on",
-    examples=("", "full -o machine"),
+    examples=("", "full -o machine", "nodes=2 node_rank=1 master_addr=node1 -o /shared/machine"),
 )
 
 
@@ -51,18 +58,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     size = given.words[0] if given.words else "quick"
     if len(given.words) > 1 or size not in SIZES:
         raise InputError(Problem("measure", "how far?", " ".join(given.words), listed([*SIZES])))
-    here, folder = devices.find(), given.output or Path("machine")
+    here, folder, nodes = devices.find(), given.output or Path("machine"), _nodes(given)
     baseline = machines.read(given["baseline"]) if given["baseline"] else None
     if not given["force"]:
         refuse_busy(here)
-    scope = scope_of(here, given["ranks"], size)
+    scope = scope_of(here, given["ranks"], size, nodes.count)
     rounds, minutes = SIZES[size]
+    if nodes.own:
+        return _join(scope, here, folder, nodes)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with lock_of(folder.resolve()).open("w") as lock:
             if not take(lock):
                 raise InputError(Problem(OUTPUT, "another measurement runs there", str(folder), hint=f"{OUTPUT} OTHER"))
-            machine, code = measured(scope, here, folder, rounds, 60 * (given["minutes"] or minutes))
+            limit_s = 60 * (given["minutes"] or minutes)
+            machine, code = measured(scope, here, folder, rounds, limit_s, nodes)
             if baseline:
                 machine = _beside(machine, baseline)
             if machine.figures:
@@ -72,6 +82,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         json.dumps(to_builtins(machine), indent=1) if "--json" in given.switches else "\n".join(_text(machine, folder))
     )
     return 0 if machine.figures and not code else 1
+
+
+def _nodes(given: Arguments) -> Nodes:
+    """Return the nodes that measure together. InputError: one is not described."""
+    nodes = Nodes(given["nodes"], given["node_rank"], given["master_addr"] or "", given["master_port"])
+    if not 0 <= nodes.own < nodes.count:
+        raise InputError(
+            Problem("node_rank", "is no node", str(nodes.own), f"0 to {nodes.count - 1} with nodes={nodes.count}")
+        )
+    if nodes.count > 1 and not given["master_addr"]:
+        raise InputError(
+            Problem("master_addr", "several nodes have to meet", hint="master_addr= the first node's name")
+        )
+    return nodes
+
+
+def _join(scope: Scope, here: Devices, folder: Path, nodes: Nodes) -> int:
+    """Measure as another node than the first."""
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        code = joined(scope, here, folder, nodes)
+    print(f"node {nodes.own}: measured; the first node writes {FILE}" if not code else f"node {nodes.own}: a rank died")
+    return 1 if code else 0
 
 
 def _beside(machine: Machine, baseline: Machine) -> Machine:

@@ -14,7 +14,7 @@ from compare.report.charts import WIDTH, Axis, Chart, element, look, marker, pol
 from compare.report.files import html
 from conf.machine import Figure, Machine
 from measure.cases import COLLECTIVES, DTYPES, flops_of, moved_bytes
-from measure.rates import Samples
+from measure.rates import Numbers, Samples
 from metrics.quantity import shown
 
 _LEFT, _RIGHT, _TOP, _BOTTOM, _HEIGHT = 66.0, 498.0, 26.0, 236.0, 280.0
@@ -119,7 +119,7 @@ def _rooflines(machine: Machine, samples: Samples) -> Iterator[Chart]:
         yield Chart(f"Roofline, {precision}", caption, f"{len(spots)} pieces of work below the roofline", parts)
 
 
-def _medians(samples: Samples) -> np.ndarray:
+def _medians(samples: Samples) -> Numbers:
     seen = ~np.isnan(samples.seconds).all(axis=1)
     medians = np.full(len(samples.cases), np.nan)
     medians[seen] = np.nanmedian(samples.seconds[seen], axis=1)
@@ -172,8 +172,9 @@ def _map(precision: str, rates: dict[tuple[int, int, int], float]) -> Chart:
 def _cell(x: float, y: float, share: float, text: str, title: str) -> list[Markup]:
     """Draw a cell that is the darker the larger its share of the best."""
     size = _CELL - 2
-    look_ = {"class_": "g0", "fill": "currentColor", "fill_opacity": round(0.08 + 0.42 * min(share, 1), 2)}
-    shade = element("rect", element("title", title), x=x, y=y, width=size, height=size, **look_)
+    opacity, label = round(0.08 + 0.42 * min(share, 1), 2), element("title", title)
+    place = {"x": x, "y": y, "width": size, "height": size}
+    shade = element("rect", label, **place, class_="g0", fill="currentColor", fill_opacity=opacity)
     return [shade, element("text", text, x=x + size / 2, y=y + size / 2 + 4, class_="label middle")]
 
 
@@ -246,8 +247,8 @@ def _power(machine: Machine) -> Iterator[Chart]:
     parts = [_line(x.start, y.start, x.end, y.start, "axis")]
     for axis_, at in ((y, "tick end"), (x, "tick middle")):
         for value in axis_.ticks():
-            place = {"x": x.start - 6, "y": y.at(value) + 4} if axis_ is y else {"x": x.at(value), "y": y.start + 17}
-            parts.append(element("text", shown(value), **place, class_=at))
+            across, down = (x.start - 6, y.at(value) + 4) if axis_ is y else (x.at(value), y.start + 17)
+            parts.append(element("text", shown(value), x=across, y=down, class_=at))
     drawn = [(x.at(at), y.at(watts)) for at, watts in sorted(curve)]
     parts.append(element("path", d=polyline(drawn), class_=f"curve {look(0)}"))
     parts += [marker(0, *at) for at in drawn]

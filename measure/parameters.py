@@ -10,6 +10,7 @@ import numpy as np
 
 from conf.machine import Figure, Machine, Training
 from measure.cases import COLLECTIVES, DTYPES, Case
+from measure.rates import Numbers
 
 DRAWS, LEVELS = 500, (0.025, 0.975)
 _DEGREES = {"tp": "layout.tensor_model_parallel_size", "pp": "layout.pipeline_model_parallel_size"}
@@ -58,7 +59,7 @@ def _jitter(known: Sequence[Case], lines: Sequence[Mapping[str, object]]) -> Ite
         yield Figure("jitter", _over_mean(times), "1", text, of, (float(low), float(high)), 1, len(times))
 
 
-def _over_mean(times: Sequence[float] | np.ndarray) -> float:
+def _over_mean(times: Sequence[float] | Numbers) -> float:
     return float(quantiles(times, n=20)[-1] / fmean(times))
 
 

@@ -92,7 +92,7 @@ def _watts(own: Sequence[Mapping[str, Any]], samples: Sequence[Sample]) -> float
     begin, end = max(line["begin_s"] for line in own), min(line["end_s"] for line in own)
     for line in own:
         if line.get("joules") is not None:
-            return float(line["joules"]) / (line["end_s"] - line["begin_s"])
+            return float(line["joules"] / (line["end_s"] - line["begin_s"]))
     within = [
         one.power_w
         for one in samples

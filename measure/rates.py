@@ -106,8 +106,7 @@ def _figures(
         ends = np.quantile([value(cases, one) for one in medians], (0.025, 0.975)) if medians else None
         interval = None if ends is None else (float(min(ends[0], best)), float(max(ends[1], best)))
         if np.isfinite(best):
-            about = {"formula": formula, "of": of, "cases": len(cases), "samples": int(whole.size)}
-            yield Figure(name=name, unit=unit, value=float(best), interval=interval, **about)
+            yield Figure(name, float(best), unit, formula, of, interval, len(cases), int(whole.size))
 
 
 def _pairs(samples: Samples) -> Iterator[Figure]:

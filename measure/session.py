@@ -8,6 +8,7 @@ import platform
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,24 @@ MOST_RANKS, SHARE_OF_MEMORY = 64, 0.5
 PROBE = "probe"
 
 
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """The nodes that measure together, each by the same call with a number of its own from 0; `address` and `port` are
+    where the first listens. All write into one folder, which they share."""
+
+    count: int = 1
+    own: int = 0
+    address: str = ""
+    port: int = 29500
+
+    def torchrun(self, ranks: int) -> tuple[str, ...]:
+        """Return torchrun's own arguments for so many ranks of this node."""
+        if self.count == 1:
+            return ("--standalone", f"--nproc-per-node={ranks}")
+        place = (f"--node-rank={self.own}", f"--master-addr={self.address}", f"--master-port={self.port}")
+        return (f"--nnodes={self.count}", f"--nproc-per-node={ranks}", *place)
+
+
 def refuse_busy(here: Devices) -> None:
     """Raise InputError where other programs use a GPU of this machine."""
     if users := [*vendor_of(here.vendor).users()]:
@@ -53,17 +72,21 @@ def refuse_busy(here: Devices) -> None:
         raise InputError(Problem("measure", what, listed(users), hint="end them, or force=true"))
 
 
-def measured(scope: Scope, here: Devices, folder: Path, rounds: int, limit_s: float) -> tuple[Machine, int]:
-    """Measure what is left to do in a folder; return the machine by all that there is, and how the ranks ended."""
+def measured(  # noqa: PLR0913
+    scope: Scope, here: Devices, folder: Path, rounds: int, limit_s: float, nodes: Nodes | None = None
+) -> tuple[Machine, int]:
+    """Measure what is left to do in a folder, on the first of `nodes`; return the machine by all that there is, and how
+    the ranks ended."""
     known, began = _planned(scope, folder), time.monotonic()
     once = [index for index, case in enumerate(known) if case.get("once")]
     left = visits(len(known), rounds, _done(folder, known), once=once)
     sustained = power.phases(scope, known) if (here.vendor or power.counter()) and not scope.probe else []
     runs, why = _trainings(scope)
     ending = None
-    if left or not power.done(folder, sustained):
+    if left or scope.nodes > 1 or not power.done(folder, sustained):  # other nodes wait for this one
         limit = limit_s * (OF_KERNELS if runs else 1)
-        ending = _run(scope, here, {"cases": known, "visits": left, "phases": sustained, "limit_s": limit}, folder)
+        work = {"cases": known, "visits": left, "phases": sustained, "limit_s": limit}
+        ending = _run(scope, here, work, folder, nodes or Nodes())
     if runs and not (ending and (ending.exit_code or ending.signal_sent)):
         trainings.run(folder, runs, began + limit_s, _said)
     machine = machine_of(scope, here, known, folder)
@@ -73,6 +96,16 @@ def measured(scope: Scope, here: Devices, folder: Path, rounds: int, limit_s: fl
         machine = replace(machine, unknown={**machine.unknown, "trainings": why})
     machine = trainings.with_trainings(machine, [*trainings.done(folder, runs)], len(runs))
     return _judged(machine, scope, known, folder, sustained), ending.exit_code or 0 if ending else 0
+
+
+def joined(scope: Scope, here: Devices, folder: Path, nodes: Nodes) -> int:
+    """Run the ranks of another node than the first, whose folder it is, too; return how they ended. InputError: the
+    first node's work is not in that folder."""
+    ending = _ranks(scope, here, folder, nodes, f"measure-{nodes.own}.log")
+    if not (folder / TODO).is_file():
+        what = f"has no {TODO} of the first node: it has to be one folder that all nodes share"
+        raise InputError(Problem(OUTPUT, what, str(folder)))
+    return ending.exit_code or 0
 
 
 def _cut(missing: int, ending: Ending | None, folder: Path) -> dict[str, str]:
@@ -101,7 +134,9 @@ def _judged(
     return replace(machine, validation=tuple(validations(samples, machine.trainings)), warnings=warnings)
 
 
-def scope_of(here: Devices, ranks: int | None, size: str) -> Scope:
+def scope_of(here: Devices, ranks: int | None, size: str, nodes: int = 1) -> Scope:
+    """Return how far to measure, with so many ranks on each of `nodes`. InputError: there are fewer devices, or no
+    torch."""
     if not is_module("torch", None):
         raise InputError(
             Problem("measure", "torch is not installed here", hint="make install, or a vendor's container")
@@ -114,7 +149,8 @@ def scope_of(here: Devices, ranks: int | None, size: str) -> Scope:
     memory = here.memory_bytes or devices.available_memory_bytes() * SHARE_OF_MEMORY / count
     accelerator = here.vendor is not None
     full, probe = size == "full", size == PROBE
-    return Scope(accelerator, count, cores, int(memory), full, None if probe else standard(accelerator), probe)
+    model = None if probe else standard(accelerator)
+    return Scope(accelerator, count * nodes, cores, int(memory), full, model, probe, nodes)
 
 
 def _planned(scope: Scope, folder: Path) -> list[Case]:
@@ -133,18 +169,24 @@ def _planned(scope: Scope, folder: Path) -> list[Case]:
     return known
 
 
-def _run(scope: Scope, here: Devices, work: Mapping[str, Any], folder: Path) -> Ending:
+def _run(scope: Scope, here: Devices, work: Mapping[str, Any], folder: Path, nodes: Nodes) -> Ending:
     """Run the work that is left, on all ranks, while power is sampled."""
     counter = power.counter()
     todo = {"accelerator": scope.accelerator, "cores": scope.cores, "counter": counter and str(counter), **work}
     todo["engine"] = not scope.probe
     (folder / TODO).write_text(json.dumps(todo), encoding="utf-8")
-    torchrun = (str(START), "--standalone", f"--nproc-per-node={scope.ranks}")
-    program = (str(FOLDER / "measure.py"), "--settings", TODO)
-    env = {"OMP_NUM_THREADS": str(max(1, scope.cores // scope.ranks)), "OMP_WAIT_POLICY": "PASSIVE"}
-    argv = (sys.executable, "-u", *torchrun, *program)
+    return _ranks(scope, here, folder, nodes, LOG)
+
+
+def _ranks(scope: Scope, here: Devices, folder: Path, nodes: Nodes, log: str) -> Ending:
+    program = (str(FOLDER / "measure_ranks.py"), "--settings", TODO)
+    env = {"OMP_NUM_THREADS": str(max(1, scope.cores // scope.node_ranks)), "OMP_WAIT_POLICY": "PASSIVE"}
+    argv = (sys.executable, "-u", str(START), *nodes.torchrun(scope.node_ranks), *program)
+    plan = Plan(argv=argv, files={}, env=env, log=log)
+    if nodes.own:  # power is of the first node
+        return execute(plan, folder, trainings.HANG_S, _show)
     with sampled(folder, here.vendor):
-        return execute(Plan(argv=argv, files={}, env=env, log=LOG), folder, trainings.HANG_S, _show)
+        return execute(plan, folder, trainings.HANG_S, _show)
 
 
 def _trainings(scope: Scope) -> tuple[list[tuple[str, ...]], str]:
@@ -154,6 +196,8 @@ def _trainings(scope: Scope) -> tuple[list[tuple[str, ...]], str]:
         why = "a probe trains nothing"
     elif scope.accelerator:
         why = "small trainings are run on a CPU only; estimate calibrate learns from runs on a GPU"
+    elif scope.nodes > 1:
+        why = "small trainings are run on one machine: measure it alone"
     elif not is_module("megatron-core", None):
         why = "megatron-core is not installed here: make install"
     return [] if why else trainings.overrides(scope.ranks, scope.full), why
@@ -212,6 +256,7 @@ def machine_of(scope: Scope, here: Devices, known: Sequence[Case], folder: Path)
         device=here.names[0] if here.names else _processor(),
         accelerator=scope.accelerator,
         ranks=scope.ranks,
+        nodes=scope.nodes,
         facts={**_marked(folder, "facts"), "driver": here.driver},
         figures=tuple(figures(samples)),
         unknown={**_unknown(scope), **_skipped(samples.cases, lines), **_too_large(scope)},
@@ -228,8 +273,8 @@ def _memory_figures(folder: Path) -> Iterator[Figure]:
     }
     for name, text in texts.items():
         if found.get(name) is not None:
-            unit = {"formula": f"{what} {text}, less that before", "of": {"framework": name}, "cases": 1, "samples": 1}
-            yield Figure(name="framework_memory", value=float(found[name]), unit="bytes", **unit)
+            formula, of = f"{what} {text}, less that before", {"framework": name}
+            yield Figure("framework_memory", float(found[name]), "bytes", formula, of, None, 1, 1)
 
 
 def _limit_w(scope: Scope, machine: Machine) -> float | None:
@@ -249,7 +294,8 @@ def _peaks(machine: Machine) -> Mapping[str, float]:
 
 def _not_there(machine: Machine, scope: Scope, limit: float | None) -> dict[str, str]:
     """Return the parameters that this machine cannot tell, with the reason."""
-    names, found = {one.name for one in machine.figures}, {}
+    names = {one.name for one in machine.figures}
+    found: dict[str, str] = {}
     if "power" not in names:
         why = f"no energy counter can be read in {power.RAPL}, and no vendor's tool reports power"
         found |= dict.fromkeys(("power", "power_share", "energy_per_token"), why)

@@ -48,8 +48,8 @@ PLAUSIBLE = (
 
 def suspicious(machine: Machine, samples: Samples, peaks: Mapping[str, float]) -> Iterator[str]:
     """Yield a line for each thing that looks wrong. peaks: FLOP/s of the data sheet by precision, empty if unknown."""
-    yield from _slow_ranks(samples)
-    yield from _bad_links(machine.figures)
+    yield from _slow_ranks(machine, samples)
+    yield from _bad_links(machine)
     yield from _drift(samples)
     yield from _implausible(machine.figures)
     yield from _contradictions(machine, peaks)
@@ -89,28 +89,38 @@ def _contradictions(machine: Machine, peaks: Mapping[str, float]) -> Iterator[st
         yield "idle takes more power than work: others use the device, or the sampler was late"
 
 
-def _slow_ranks(samples: Samples) -> Iterator[str]:
-    """Yield the ranks that take longer than the others for the same products."""
+def _slow_ranks(machine: Machine, samples: Samples) -> Iterator[str]:
+    """Yield the nodes, else the ranks, that take longer than the others for the same products."""
     every = samples.by_rank.shape[1]
     products = [i for i, case in enumerate(samples.cases) if case["kind"] == "gemm" and case["ranks"] == every > 1]
     own = samples.by_rank[products]
     own = own[~np.isnan(own).any(axis=1)]
     if not len(own):
         return
+    if machine.nodes > 1:
+        of_nodes = np.median(own.reshape(len(own), machine.nodes, -1), axis=2)
+        slow = np.median(of_nodes / of_nodes.min(axis=1, keepdims=True), axis=0)
+        hosts = machine.facts.get("hosts") or []
+        for node, slower in enumerate(slow):
+            if slower > 1 + SLOWER:
+                name = f" ({hosts[node]})" if node < len(hosts) else ""
+                yield f"node {node}{name} takes {slower:.2f} times as long as the fastest for the same products"
+        own /= np.repeat(of_nodes, every // machine.nodes, axis=1)  # a slow rank is slow beside those of its node
     ratio = own / np.median(own, axis=1, keepdims=True)
     for rank, slower in enumerate(np.median(ratio, axis=0)):
         if slower > 1 + SLOWER:
             yield f"rank {rank} takes {slower:.2f} times as long as the median rank for the same products"
 
 
-def _bad_links(found: Sequence[Figure]) -> Iterator[str]:
-    """Yield the pairs whose rate is surely below that of the others."""
-    pairs = [one for one in found if one.name == "send_rate"]
-    usual = float(np.median([one.value for one in pairs])) if pairs else 0.0
-    for one in pairs:
-        if one.interval and one.interval[1] < BAD_LINK * usual:
-            first, second, rate = one.of["first"], one.of["second"], one.value
-            yield f"ranks {first} and {second}: {shown(rate)} bytes/s between them, {shown(usual)} in the median"
+def _bad_links(machine: Machine) -> Iterator[str]:
+    """Yield the pairs whose rate is surely below that of the others, within nodes and across."""
+    for pairs, where in ((machine.pairs(across=False), ""), (machine.pairs(across=True), " across nodes")):
+        usual = float(np.median([one.value for one in pairs])) if pairs else 0.0
+        for one in pairs:
+            if one.interval and one.interval[1] < BAD_LINK * usual:
+                first, second, rate = one.of["first"], one.of["second"], one.value
+                said = f"{shown(rate)} bytes/s between them, {shown(usual)} in the median{where}"
+                yield f"ranks {first} and {second}: {said}"
 
 
 def _drift(samples: Samples) -> Iterator[str]:

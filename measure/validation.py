@@ -8,7 +8,7 @@ import numpy as np
 
 from conf.machine import Training, Validation
 from measure.cases import COLLECTIVES
-from measure.rates import Samples, left_out
+from measure.rates import Numbers, Samples, left_out
 
 OURS, GUIDE, AT_SCALE = 0.08, 0.15, 0.20
 """The median error that we want of all trainings; what guides of the field want of all, and of the largest ones."""
@@ -31,7 +31,7 @@ def validations(samples: Samples, trainings: Sequence[Training]) -> Iterator[Val
             yield _row(of, np.concatenate(found), GUIDE, "guides of the field")
 
 
-def _row(of: str, errors: np.ndarray, target: float, wanted_by: str) -> Validation:
+def _row(of: str, errors: Numbers, target: float, wanted_by: str) -> Validation:
     middle, most = (float(f"{np.quantile(errors, share):.4g}") for share in (0.5, 0.9))
     return Validation(of, len(errors), middle, most, target, wanted_by)
 
@@ -40,7 +40,7 @@ def _processes(training: Training) -> int:
     return next(int(word.partition("=")[2]) for word in training.run if word.startswith("gpus_per_node="))
 
 
-def _of_kinds(samples: Samples, kinds: Sequence[str]) -> Iterator[np.ndarray]:
+def _of_kinds(samples: Samples, kinds: Sequence[str]) -> Iterator[Numbers]:
     groups: dict[tuple[str, str, int], list[int]] = {}
     for index, case in enumerate(samples.cases):
         if case["kind"] in kinds and not case.get("backward"):

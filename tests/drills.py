@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import random
+import socket
 import subprocess
 import sys
 import time
@@ -11,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 PATIENCE_S = 300.0  # for what takes seconds on an idle machine: no test fails for one that is ten times slower
+LEAST_PORT = 10_000
 MARK = "TENSORPRIMAT_TESTS"  # variable of the environment, inherited in any session or process group
 
 
@@ -23,6 +26,15 @@ def wait_until(condition: Callable[[], object], reason: str, limit_s: float = PA
     while not condition():
         assert time.monotonic() < deadline, f"not within {limit_s:.0f} s: {reason}"
         time.sleep(0.05)
+
+
+def free_port() -> int:
+    """Return a port on which nothing listens, below those that the system gives to connections by itself."""
+    low, _ = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split())
+    while True:
+        port = random.SystemRandom().randrange(LEAST_PORT, low)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def started_processes() -> dict[int, str]:

@@ -115,7 +115,7 @@ class _Job:
 
     def __init__(self, scripts: Path, family: str, words: Mapping[str, str | None], gpus: int) -> None:
         per_node = 4 if str(words["hardware"]).startswith("gb") else 8
-        said = {"m": family, "mr": words["model"], "g": words["hardware"], "c": words["precision"]}
+        said: dict[str, object] = {"m": family, "mr": words["model"], "g": words["hardware"], "c": words["precision"]}
         said |= {"cv": words["variant"] or "v1", "ng": gpus, "gn": min(gpus, per_node)}
         self.scripts = scripts
         self.argv = [text for name, value in said.items() for text in (f"-{name}", str(value))]
@@ -145,7 +145,7 @@ class _Job:
     def config(self) -> Any:
         """Return a new object, as run_script.py would hand it to the training."""
         kept: list[Any] = []
-        program = importlib.import_module("run_script")
+        program: Any = importlib.import_module("run_script")
         program.pretrain = lambda config, **_: kept.append(config)
         _run(program.main, self.submitted[0])
         return kept[0]

@@ -27,9 +27,10 @@ from pathlib import Path
 from typing import Any
 
 import bridge_ranks
+import tprimat_standin
 from bridge_published import Published, published
 from rank_program import Refused, say, stop
-from vendor_ranks import NAMED, imported, plain_names, tprimat_standin
+from vendor_ranks import NAMED, imported, plain_names
 
 _STATED = ("name", "model", "gpus", "hardware", "precision", "variant", "where")
 _APEX = "fused_weight_gradient_mlp_cuda"
@@ -138,7 +139,8 @@ def _built(recipe: Published, base: str, request: Mapping[str, Any]) -> dict[str
     settings = {path: value for path, value in sorted((settings | wanted).items()) if path not in left_open}
     if unwritten := [path for path, value in settings.items() if not is_written(value)]:
         raise Refused.of(", ".join(unwritten), "a settings file has no form for it", str(settings[unwritten[0]]))
-    made = {"base": base, "settings": settings, "factory": factory, "environment": environment, "note": recipe.note()}
+    made: dict[str, Any] = {"base": base, "settings": settings, "factory": factory, "environment": environment}
+    made |= {"note": recipe.note()}
     made["unread"] = sorted({*unread(config)} - {*unread(plain)})
     return made | {"configured": _configured(recipe, environment)}
 
@@ -193,7 +195,7 @@ def precision_of(mixed_precision: Any) -> str:
         other = [getattr(made, kind) != getattr(mixed_precision, kind) for kind in ("fp8", "fp8_recipe", "fp4")]
         return *other, len(list(differing(mixed_precision, made))), name
 
-    return min((name for name in known if "-" not in name), key=distance)  # which spells another once more
+    return str(min((name for name in known if "-" not in name), key=distance))  # which spells another once more
 
 
 def _has(config: Any, path: str) -> bool:

@@ -195,7 +195,7 @@ def backward(model: Llama, parts: torch.Tensor) -> float:
         share.backward()
         loss += share.detach()
     dist.all_reduce(loss)
-    return loss.item() / dist.get_world_size()
+    return float(loss.item() / dist.get_world_size())
 
 
 def read_back(model: Llama, s: Settings) -> dict[str, Any]:

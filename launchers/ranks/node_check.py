@@ -148,7 +148,7 @@ def _times(device: Any) -> dict[str, Any]:
                 if work is not None:
                     work.time()
     mine = [{"nodes": pair, "seconds": w.seconds} for pair, w in zip(couples, pairs, strict=True) if w is not None]
-    seconds = {"gemm_s": product.seconds, "reduce_s": reduce.seconds if reduce else []}
+    seconds: dict[str, Any] = {"gemm_s": product.seconds, "reduce_s": reduce.seconds if reduce else []}
     seconds |= {"all_s": every.seconds if every else [], "pairs": mine}
     return {**seconds, "size": size, "bytes": moved.numel() * 4, "world": world}
 

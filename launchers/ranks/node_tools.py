@@ -59,7 +59,8 @@ def _of_nvidia() -> dict[str, Any]:
     gpus = nvidia_gpus(text)
     links, no_links = printed("nvidia-smi", "topo", "-m")
     apps, no_apps = printed("nvidia-smi", "--query-compute-apps=gpu_uuid,pid,process_name", "--format=csv,noheader")
-    found = {"gpus": gpus, "links": nvidia_links(links), "busy": [line.strip() for line in apps.splitlines() if line]}
+    found: dict[str, Any] = {"gpus": gpus, "links": nvidia_links(links)}
+    found |= {"busy": [line.strip() for line in apps.splitlines() if line]}
     return {**found, "driver": _one(gpus, "driver"), "unknown": _unknown(gpus, why, found["links"], no_links, no_apps)}
 
 
@@ -70,7 +71,7 @@ def nvidia_gpus(text: str) -> list[dict[str, Any]]:
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) != len(_NVIDIA) or not cells[0].isdigit():
             continue
-        gpu = {ours: _value(cell) for ours, cell in zip(_NVIDIA.values(), cells, strict=True)}
+        gpu: dict[str, Any] = {ours: _value(cell) for ours, cell in zip(_NVIDIA.values(), cells, strict=True)}
         if isinstance(gpu.get("memory_used_mib"), float):
             gpu["memory_used_bytes"] = int(gpu["memory_used_mib"] * MIB)
         if isinstance(gpu["held_back"], str):
@@ -86,7 +87,7 @@ def nvidia_links(text: str) -> dict[str, str]:
     rows = [line.split() for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines() if line.strip()]
     header = next((row for row in rows if row[0] == "GPU0" and row[1:2] != ["X"]), [])
     count = len([name for name in header if re.fullmatch(r"GPU\d+", name)])
-    links = {}
+    links: dict[str, str] = {}
     for row in rows:
         if re.fullmatch(r"GPU\d+", row[0]) and row != header and len(row) > count:
             first = int(row[0][3:])

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from compare.cli import main as compare
 from conf import box
-from conf.machine import Figure, Machine, write
+from conf.machine import VERSION, Figure, Machine, write
 from conf.vocabulary import read_yaml
 from measure.cases import Scope, cases
 from measure.page import page
@@ -33,7 +33,7 @@ def gpus(**slower: float) -> Machine:
     known = cases(FOUR)
     found = figures(samples_of(known, lines_of(known, noise=0.005), 4))
     own = tuple(_times(one, slower.get(one.name, 1.0)) for one in found)
-    return Machine(1, "2026-11-24T00:00:00+00:00", "a", "NVIDIA H100 80GB HBM3", True, 4, {}, own)
+    return Machine(VERSION, "2026-11-24T00:00:00+00:00", "a", "NVIDIA H100 80GB HBM3", True, 4, {}, own)
 
 
 def _times(one: Figure, factor: float) -> Figure:

@@ -132,7 +132,7 @@ def test_the_processor_s_own_counter_is_read_also_where_it_begins_again(tmp_path
             ("constraint_0_power_limit_uw", limit),
         ):
             (zone / name).write_text(f"{value * 1_000_000}\n")
-    ranks = rank_module("measure")
+    ranks = rank_module("measure_ranks")
     before = ranks._joules(str(tmp_path))
     (tmp_path / "intel-rapl:0" / "energy_uj").write_text("70000000")
     (tmp_path / "intel-rapl:1" / "energy_uj").write_text("8000000")

@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from conf.machine import read
 from measure.cli import main
 from measure.trainings import done, overrides, run
-from tests.drills import started_processes, wait_until
+from tests.drills import free_port, started_processes, wait_until
 
 pytestmark = pytest.mark.engine  # torch
 
@@ -32,7 +33,7 @@ def test_what_was_stopped_goes_on_and_no_visit_is_made_twice(tmp_path: Path) -> 
     started.send_signal(signal.SIGTERM)  # a shell ignores SIGINT for what it starts in the background
     said, _ = started.communicate(timeout=120)
     assert "written: " in said
-    assert not [command for command in started_processes().values() if "measure.py" in command]
+    assert not [command for command in started_processes().values() if "measure_ranks.py" in command]
     before = lines(tmp_path)
     with samples.open("a", encoding="utf-8") as file:
         file.write('{"case": 0, "round": 4, "ra')  # as a kill leaves it
@@ -51,7 +52,9 @@ def test_a_rank_that_dies_leaves_a_file_that_says_what_is_missing(tmp_path: Path
     started = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
     samples = tmp_path / "samples-1.jsonl"
     wait_until(lambda: samples.is_file() and samples.stat().st_size > 4000, "samples are written", 120)
-    ranks = [pid for pid, command in started_processes().items() if "measure.py" in command and "run" not in command]
+    ranks = [
+        pid for pid, command in started_processes().items() if "measure_ranks.py" in command and "run" not in command
+    ]
     os.kill(max(ranks), signal.SIGKILL)
     said, _ = started.communicate(timeout=120)
     assert started.returncode == 1
@@ -112,3 +115,32 @@ def test_a_folder_of_another_measurement_is_refused(tmp_path: Path, capsys: pyte
     (tmp_path / "settings.json").write_text(json.dumps({"scope": {"ranks": 8}, "cases": []}), encoding="utf-8")
     assert main(["ranks=2", "-o", str(tmp_path)]) == 2
     assert "holds another measurement" in capsys.readouterr().err
+
+
+def test_two_nodes_measure_together_and_their_network_is_told_from_their_own_links(tmp_path: Path) -> None:
+    port = free_port()
+    argv = [sys.executable, "-m", "measure", "probe", "ranks=2", "nodes=2", "master_addr=127.0.0.1"]
+    argv += [f"master_port={port}", "-o", str(tmp_path)]
+    started = [subprocess.Popen([*argv, f"node_rank={number}"], stdout=subprocess.PIPE, text=True) for number in (1, 0)]
+    other, first = (process.communicate(timeout=300)[0] for process in started)
+    assert [process.returncode for process in started] == [0, 0], (other, first)
+    assert other == "node 1: measured; the first node writes machine.yaml\n"
+    machine = read(tmp_path / "machine.yaml")
+    assert (machine.nodes, machine.ranks, len(machine.facts["hosts"])) == (2, 4, 2)
+    assert [dict(one.of) for one in machine.pairs(across=False)] == [
+        {"first": 0, "second": 1},
+        {"first": 2, "second": 3},
+    ]
+    assert [dict(one.of) for one in machine.pairs(across=True)] == [
+        {"first": 0, "second": 2},
+        {"first": 1, "second": 3},
+    ]
+    assert machine.value("gemm_best", ranks=4, precision="fp32")
+
+
+@pytest.mark.parametrize(
+    ("words", "where"), [(("nodes=2",), "master_addr"), (("nodes=2", "master_addr=a", "node_rank=2"), "node_rank")]
+)
+def test_nodes_that_cannot_meet_are_refused(words: tuple[str, ...], where: str, tmp_path: Path, capsys: Any) -> None:
+    assert main(["probe", *words, "-o", str(tmp_path)]) == 2
+    assert f"{where}: " in capsys.readouterr().err

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from conf import load_experiment
 from conf.errors import ConfigError
-from conf.machine import Factor, Machine, Training, read, write
+from conf.machine import VERSION, Factor, Machine, Training, read, write
 from estimate.experiment import columns_of
 from estimate.figures import estimate
 from estimate.of_machine import learned, trained
@@ -58,7 +58,7 @@ def lines_of(known: tuple[Case, ...], rounds: int = 5, noise: float = 0.0) -> li
 def machine(device: str = "AMD EPYC", accelerator: bool = False, noise: float = 0.0) -> Machine:
     known = cases(SMALL)
     found = tuple(figures(samples_of(known, lines_of(known, noise=noise), SMALL.ranks)))
-    return Machine(1, "2026-11-24T00:00:00+00:00", "host", device, accelerator, 2, {}, found)
+    return Machine(VERSION, "2026-11-24T00:00:00+00:00", "host", device, accelerator, 2, {}, found)
 
 
 def test_a_machine_that_is_as_the_formulas_say_gives_their_constants() -> None:
@@ -111,7 +111,7 @@ def test_a_file_is_read_as_it_was_written_and_refused_when_it_was_changed(tmp_pa
     text = path.read_text(encoding="utf-8")
     wrong = {
         "was changed after it was measured": text.replace("AMD EPYC", "AMD EPYC 2"),
-        "of another version": text.replace("version: 1", "version: 2"),
+        "of another version": text.replace(f"version: {VERSION}", "version: 99"),
         "is not valid YAML": "[",
         "is not a mapping": "- version: 1",
         "cannot be used as a machine": text.replace("accelerator: false", "accelerator: maybe"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,6 +21,7 @@ from launchers.plan import Host, Plan
 from launchers.rehearse import prepared
 from parsers import Record
 from tensorprimat.run import run_once
+from tests.drills import free_port
 
 ROOT = Path(__file__).parents[2]
 FAULTS = ROOT / "benchmarks" / "planted_faults.py"
@@ -131,9 +131,3 @@ def found_by(answer: Mapping[str, Any], states: tuple[str, ...] = ("unexplained"
     rows = (row for row in answer["audit"] if row["state"] in states)
     differ = {row["setting"] for row in rows if len({repr(value) for value in row["values"].values()}) > 1}
     return differ | {check["name"] for check in answer["checks"] if check["state"] == "apart"}
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stacks import ROOT, SAME, canonical_rate, compared, found_by, free_port, interpreter, rehearsed
+from stacks import ROOT, SAME, canonical_rate, compared, found_by, interpreter, rehearsed
 
 from parsers import Record, read
 from parsers.cli import imported
+from tests.drills import free_port
 
 STACKS = ("nemo", "megatron_bridge", "primus", "megatron")
 CASES = {

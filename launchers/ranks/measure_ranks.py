@@ -1,6 +1,6 @@
 """Time pieces of work on every rank at once: what `tprimat measure` starts by torchrun, on CPU, CUDA or ROCm.
 
-    python -m torch.distributed.run --standalone --nproc-per-node N measure.py --settings FILE.json
+    python -m torch.distributed.run --standalone --nproc-per-node N measure_ranks.py --settings FILE.json
 
 The settings name the visits (a case in a round), in random order. Each rank appends one line of JSON to
 samples-RANK.jsonl beside them for each visit; a visit whose line is cut is made again. Needs torch and nothing else."""
@@ -11,6 +11,7 @@ import argparse
 import gc
 import json
 import os
+import platform
 import signal
 import sys
 import time
@@ -45,8 +46,10 @@ def main() -> int:
     if gpu:
         torch.cuda.set_device(local)
     dist.init_process_group("cpu:gloo,cuda:nccl" if gpu else "gloo")
+    hosts: list[str] = [""] * dist.get_world_size()
+    dist.all_gather_object(hosts, platform.node())
     if dist.get_rank() == 0:
-        mark("facts", machine_facts(gpu))
+        mark("facts", {**machine_facts(gpu), "hosts": hosts[:: int(os.environ["LOCAL_WORLD_SIZE"])]})
     device = torch.device("cuda", local) if gpu else torch.device("cpu")
     memory = _memory(device, at_start)
     if settings.get("engine") and dist.get_rank() == 0:  # before tensors leave room that it would fill
@@ -86,7 +89,7 @@ def _timed_all(  # noqa: PLR0913
     import torch
     import torch.distributed as dist
 
-    rank = dist.get_rank()
+    rank, of_a_node = dist.get_rank(), int(os.environ["LOCAL_WORLD_SIZE"])
     with (folder / f"samples-{rank}.jsonl").open("a", encoding="utf-8") as samples:
         for done, (turn, index) in enumerate(settings["visits"]):
             # the first rank decides for all, so that none waits for one that has ended
@@ -98,7 +101,7 @@ def _timed_all(  # noqa: PLR0913
                 return stopped.signal is None
             case = settings["cases"][index]
             if rank in case.get("pair", range(case["ranks"])):
-                torch.set_num_threads(max(1, settings["cores"] // case["ranks"]))
+                torch.set_num_threads(max(1, settings["cores"] // min(case["ranks"], of_a_node)))
                 line = {"case": index, "round": turn, "rank": rank, **_visit(case, device, groups)}
                 samples.write(json.dumps(line) + "\n")
                 samples.flush()
