@@ -152,9 +152,10 @@ def read_rows(lines: Iterable[str]) -> tuple[LayoutRow, ...]:
 
 
 def find_row(table: str, model: str, gpus: int) -> LayoutRow | None:
-    """Return the row of `table` for this model and number of GPUs, None if there is none."""
-    case = (table, model, gpus)
-    return next((row for row in layout_rows() if (row.table, row.model, row.gpus) == case), None)
+    """Return the row of `table` for this model and number of GPUs, else that for the largest number of which this is a
+    multiple: the same layout with more data parallel ranks, each of which then needs no more memory. None: no such."""
+    own = (row for row in layout_rows() if (row.table, row.model) == (table, model) and gpus > 0)
+    return max((row for row in own if gpus % row.gpus == 0), key=lambda row: row.gpus, default=None)
 
 
 def no_row(table: str, model: str, gpus: int) -> Problem:

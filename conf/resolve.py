@@ -272,6 +272,8 @@ def _reasons(stated: Request, r: Request, row: LayoutRow | None) -> Iterator[str
         kept = (f for f in row.__slots__ if hasattr(training, f) and getattr(row, f) is not None)
         changed = ", ".join(f for f in kept if getattr(row, f) != getattr(training, f))
         note = "one for all GPUs, chosen to fit the smallest of them"
+        times = world // row.gpus
+        note += f"; that for {row.gpus}, with {times} times its data parallel ranks" if times > 1 else ""
         note += f", but changed: {changed}" if changed else ""
         yield f"layout {row.table}: {note} [{row.source}]"
     elif stated.method == IDENTICAL and stated.layout.sequence_parallel is None and sizes.tp > 1:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from conf import load_experiment
 from conf.compose import compose
 from conf.errors import ConfigError
 from conf.facts import LayoutRow, check_hardware, find_row, layout_rows, no_row, read_rows
@@ -160,7 +161,7 @@ def test_shipped_layout_says_where_it_is_from() -> None:
 
 def test_no_row_names_the_nearest() -> None:
     for case, nearest in (
-        (("identical", "llama31_70b", 128), "llama31_70b on 64 GPUs"),
+        (("identical", "llama31_70b", 48), "llama31_70b on"),
         (("identical", "no_such_model", 8), ""),
         (("identical", "llama31_8b", 0), "llama31_8b"),
     ):
@@ -168,6 +169,22 @@ def test_no_row_names_the_nearest() -> None:
         problem = no_row(*case)
         assert problem.found == f"{case[1]} on {case[2]} GPUs"
         assert problem.allowed.startswith(nearest) and problem.hint
+
+
+@pytest.mark.parametrize(("gpus", "row"), [(8, 8), (16, 8), (24, 8), (4, None), (12, None)])
+def test_more_gpus_take_the_row_of_which_they_are_a_multiple(gpus: int, row: int | None) -> None:
+    found = find_row("identical", "llama31_8b", gpus)
+    assert (found and found.gpus) == row
+
+
+def test_the_largest_such_row_is_taken_and_said() -> None:
+    row = find_row("identical", "llama31_70b", 128)
+    assert row is not None
+    assert row.gpus == 64
+    e = load_experiment("model=llama31_8b", "platform=nvidia", "hardware=h100", "nodes=2")
+    assert (e.layout.tensor_model_parallel_size, e.layout.data_parallel_size) == (2, 8)
+    (said,) = (reason for reason in e.reasons if reason.startswith("layout identical"))
+    assert "that for 8, with 2 times its data parallel ranks" in said
 
 
 def test_planted_layout_row_is_refused_with_its_line() -> None:

@@ -124,7 +124,7 @@ def test_searches_and_plans_are_wired(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_without_a_layout_in_a_table_the_fastest_is_taken_and_said(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["model=llama31_8b", "hardware=h100", "nodes=4"]) == 0
+    assert main(["model=llama31_8b", "hardware=h100", "gpus_per_node=4"]) == 0
     assert "layout: the fastest of" in capsys.readouterr().out
 
 
