@@ -285,10 +285,11 @@ def _check(name: str, state: CheckState, reason: str, step: int | None, decides:
 
 def _rows(sides: Sides, varied: frozenset[str], curves: Mapping[str, Curve], checksums: Finding) -> Iterator[Row]:
     """Yield every fact, how a layout was requested, and every setting, as all groups have it."""
-    values: dict[str, Values] = {}
-    for name in (*FACTS, LAYOUT, *(name for name, setting in vocabulary().items() if setting.dump)):
-        runs = {side.label: side.runs if name in _A_SEED else side.usable for side in sides}
-        values[name] = {label: _distinct([_ran(run, name, curves) for run in same]) for label, same in runs.items()}
+    values: dict[str, dict[str, tuple[Any, ...] | None]] = {}
+    for side in sides:  # group by group: a few records at a time are near the processor
+        for name in (*FACTS, LAYOUT, *(name for name, setting in vocabulary().items() if setting.dump)):
+            runs = side.runs if name in _A_SEED else side.usable
+            values.setdefault(name, {})[side.label] = _distinct(_ran(runs, name, curves))
     yield from _ours(sides)
     for name in FACTS:
         if name not in RARE or any(values[name].values()):
@@ -383,6 +384,9 @@ def _setting_rows(
 ) -> Iterator[Row]:
     """Yield every setting that a log may report, and what a rehearsal leaves out that is none: kernels, collectives."""
     benchmark = benchmark_of_all(sides)
+    records = [(side.label, run.record) for side in sides for run in side.usable]
+    given = gathered((name, label) for label, r in records for name in r.given if name not in r.effective)
+    left_out = dict.fromkeys(topic for _, record in records for topic in record.not_rehearsed)
     for name in (name for name, setting in vocabulary().items() if setting.dump):
         row = _row(name, values[name], varied, sides)
         if row.state in ("unexplained", "declared"):
@@ -398,13 +402,12 @@ def _setting_rows(
                 row = _by_rules(benchmark, row, sides)
         elif row.state == "declared" and (why := _no_effect(name, values)):
             row = replace(row, state="allowed", reason=why)
-        if row.state != "unexplained" and (reason := _not_rehearsed(sides, name)):
+        if row.state != "unexplained" and name in left_out and (reason := _not_rehearsed(sides, name)):
             row = replace(row, state="not rehearsed", reason=reason, decides=False)
-        records = [(side.label, run.record) for side in sides for run in side.usable]
-        given = dict.fromkeys(label for label, r in records if name in r.given and name not in r.effective)
-        reasons = (row.reason, f"as given for {some(list(given))}" if given else "")
+        labels = [*dict.fromkeys(given.get(name, ()))]
+        reasons = (row.reason, f"as given for {some(labels)}" if labels else "")
         yield replace(row, reason="; ".join(filter(None, reasons)))
-    for topic in dict.fromkeys(t for side in sides for run in side.usable for t in run.record.not_rehearsed):
+    for topic in left_out:
         if topic not in vocabulary():
             nobody: Values = {side.label: None for side in sides}
             why = _not_rehearsed(sides, topic)
@@ -458,19 +461,22 @@ def _no_effect(name: str, values: Mapping[str, Values]) -> str:
     return f"no effect: {row.idle.because}" if idle else ""
 
 
-def _ran(run: Run, name: str, curves: Mapping[str, Curve]) -> Any:
-    """Return the fact, or the setting that ran, else what the user stated beside the log; UNSET where it is not known.
-    A run that died before it reported its seed counts with the one requested: the set of seeds was planned."""
-    record = run.record
-    known = name in record.effective or name in record.given
-    if name == LAYOUT or (name == SEED and not known):
-        return record.requested.get(name, UNSET)
-    if name in vocabulary():
-        return record.setting(name) if known else UNSET
+def _ran(runs: Sequence[Run], name: str, curves: Mapping[str, Curve]) -> list[Any]:
+    """Return of each run the fact, or the setting that ran, else what the user stated beside the log; UNSET where it is
+    not known. A run that died before it reported its seed counts with the one requested: the set of seeds was
+    planned."""
+    if name == LAYOUT:
+        return [run.record.requested.get(name, UNSET) for run in runs]
     if name == CLOCK:
-        clock = curves[run.path].clock
-        return UNSET if clock is None else clock
-    return _fact_or_unset(record, name)
+        clocks = (curves[run.path].clock for run in runs)
+        return [UNSET if clock is None else clock for clock in clocks]
+    if name not in vocabulary():
+        return [_fact_or_unset(run.record, name) for run in runs]
+    ran = [run.record.effective.get(name) for run in runs]
+    if None not in ran:
+        return [reading.value for reading in ran if reading]
+    instead = [{**(r.record.requested if name == SEED else {}), **r.record.given}.get(name, UNSET) for r in runs]
+    return [other if reading is None else reading.value for reading, other in zip(ran, instead, strict=True)]
 
 
 def _meant(name: str, sides: Sides) -> Values:

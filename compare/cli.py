@@ -19,6 +19,7 @@ from conf import machine
 from conf.arguments import Arguments, Command, Key, names, program, reason, share
 from conf.errors import InputError, Problem, closest, command, listed, writing
 from conf.machine import Machine
+from conf.secret import WithoutShapes
 from conf.vocabulary import RANKS, vocabulary
 from metrics import terms
 from metrics.bill import Terms
@@ -131,7 +132,7 @@ def _compared(arguments: Arguments, argv: Sequence[str]) -> int:
         _save(arguments.output, page(comparison, argv) if page_alone else files(comparison, argv))
     if "--json" in arguments.switches:
         for text in pieces(about(comparison), GROUPS, group_objects(comparison)):
-            sys.stdout.write(text)
+            sys.stdout.write(WithoutShapes(text))  # of records that were read without any
     else:
         from compare.report.page import summary
         from compare.report.terminal import print_report

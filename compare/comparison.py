@@ -21,6 +21,7 @@ from compare.figures import FIGURES, SPEED, pool, worded
 from compare.groups import BENCHMARK, Group, Question, group, has_figures
 from compare.statistics import Interval, Ratio, Word, ratio_of
 from conf.errors import InputError, Problem, UserError, closest, listed
+from conf.secret import in_texts
 from metrics import Quantity, summarise
 from metrics.bill import TRILLION, BreakEven, Terms, break_evens, option_of, priced
 from metrics.published import Beside, beside
@@ -387,7 +388,7 @@ def _group_json(comparison: Comparison, group_: Group) -> dict[str, Any]:
         **comparison.references.get(group_.label, Beside()).to_json(),
         "runs": [
             {
-                "path": run.path,
+                "path": in_texts(run.path),
                 **_fields(run.record, "id", "name", "status", "cause", "notes"),
                 **figures(comparison.run_figures.get(run.path, {})),
             }

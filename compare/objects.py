@@ -165,7 +165,7 @@ def _values(field: str, runs: Sequence[Object]) -> tuple[Any, ...] | None:
 def distinct(values: Iterable[Any]) -> tuple[Any, ...]:
     """Return the values that are not the same, in one order."""
     found: list[Any] = []
-    for value in values:
+    for value in {id(value): value for value in values}.values():  # of repeats nearly all are one object
         found += [] if any(same(value, other) for other in found) else [value]
     return tuple(sorted(found, key=repr))
 

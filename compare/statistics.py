@@ -12,7 +12,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from metrics.repeats import ENOUGH, exp, t_quantile
+from metrics.repeats import ENOUGH, exp, t_quantile, variance
 
 Better = Literal["higher", "lower"]
 Interval = tuple[float, float]
@@ -63,7 +63,7 @@ def ratio_of(
 def _compared(values: Sequence[float], baseline: Sequence[float]) -> tuple[float, tuple[float, float]]:
     """Return the distance of the mean logarithms, and the variance of each side's, 0 of a single run."""
     first, second = ([math.log(value) for value in side] for side in (values, baseline))
-    a, b = (statistics.variance(side) if len(side) > 1 else 0.0 for side in (first, second))
+    a, b = (variance(side) if len(side) > 1 else 0.0 for side in (first, second))
     return statistics.fmean(first) - statistics.fmean(second), (a, b)
 
 

@@ -19,7 +19,7 @@ def plain(text: str, keep: str = "") -> str:
 def harmless(text: str) -> str:
     """Return `text` without what steers a terminal: control characters but tabs and ends of lines, and what turns the
     direction of writing. Spaces and letters of any script stay, as JSON for a program needs them."""
-    return _STEERING.sub("\ufffd", text)
+    return text if text.replace("\n", "").isprintable() else _STEERING.sub("\ufffd", text)
 
 
 def terminal(stream: IO[str]) -> TextIO:

@@ -5,7 +5,14 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
+from functools import lru_cache
+from operator import is_
+from types import NoneType
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 SECRET = re.compile(
     r"(?!^TOKENS)TOKEN(?!IZ)|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|APIKEY|PRIVATE|DATABASE_URL"
@@ -14,6 +21,8 @@ SECRET = re.compile(
 )
 """Names of variables, keys and options that hold one."""
 BLOT = "[secret]"
+_NO_TEXTS = frozenset((int, float, bool, NoneType))
+_MANY, _CACHED = 1 << 14, 400  # texts that are remembered, each of fewer characters
 _LEAST = 8  # characters of a variable's value that is no everyday word
 _NAMED = (
     r"(?:pass(?:word|wd|phrase)|secret(?:_?access)?(?:_?key)?|api[_-]?key|access[_-]?key"
@@ -52,6 +61,12 @@ _SHAPES = tuple(
 )
 
 
+class WithoutShapes(str):
+    """A long text that is made of texts without secrets, and is not looked through again."""
+
+    __slots__ = ()
+
+
 def without_shapes(text: str) -> str:
     """Return `text` with all in it that is a secret by its shape blotted out."""
     lowered = text.lower()
@@ -62,17 +77,50 @@ def without_shapes(text: str) -> str:
 
 
 def in_texts(value: Any) -> Any:
-    """Return plain data with `without_shapes` of each text in it; the keys of mappings stay."""
-    if isinstance(value, str):
-        return without_shapes(value)
-    if isinstance(value, dict):
-        return {key: in_texts(item) for key, item in value.items()}
-    return [in_texts(item) for item in value] if isinstance(value, list | tuple) else value
+    """Return data of any depth with `without_shapes` of each text in it, keys of mappings too, and without the values
+    whose keys say that they are secret. What has none is returned itself."""
+    kind = type(value)
+    if kind in _NO_TEXTS:
+        return value
+    if kind is str:
+        return _clean(value) if len(value) < _CACHED else without_shapes(value)
+    if isinstance(value, Mapping):
+        items = [(name, item, in_texts(name), under(name, item)) for name, item in value.items()]
+        same = all(name is clean and item is shown for name, item, clean, shown in items)
+        return value if same else {clean: shown for _, _, clean, shown in items}
+    if isinstance(value, list | tuple):
+        shown = [in_texts(item) for item in value]
+        return value if all(map(is_, value, shown)) else kind(shown)
+    if isinstance(value, Struct):
+        parts = {name: getattr(value, name) for name in value.__struct_fields__}
+        changed = {name: clean for name, part in parts.items() if (clean := in_texts(part)) is not part}
+        return replace(value, **changed) if changed else value
+    return value
+
+
+def under(key: Any, value: Any) -> Any:
+    """Return what a mapping has under `key` without secrets. Only a variable in capitals is one by its name alone: a
+    framework has settings such as moe_token_dispatcher_type."""
+    if type(value) is not str or type(key) is not str or len(value) >= _CACHED:
+        return in_texts(value)
+    return _entry(key, value)
+
+
+@lru_cache(maxsize=_MANY)
+def _entry(key: str, value: str) -> str:
+    own = _clean(value)
+    named = (key.isupper() and SECRET.search(key)) or without_shapes(f"{key}={value}") != f"{key}={own}"
+    return BLOT if value and named else own
+
+
+@lru_cache(maxsize=_MANY)
+def _clean(text: str) -> str:
+    return without_shapes(text)
 
 
 def blotted(text: str) -> str:
     """Return `text` without what is a secret by its shape, or the value of a variable that is one by its name."""
-    shaped = without_shapes(text)
+    shaped = text if isinstance(text, WithoutShapes) else without_shapes(text)
     for value in _values():
         shaped = shaped.replace(value, BLOT)
     return shaped

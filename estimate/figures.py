@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from msgspec.structs import replace as changed
@@ -114,7 +114,7 @@ def estimate(e: Experiment, parameters: Parameters | None = None, machine: Machi
     jobs = jobs_of([columns])
     bytes_, time = memory(jobs), predict(jobs, known)
     ends = float(time.low_95_s[0]), float(time.high_95_s[0])
-    seconds = replace(Quantity.of(float(time.step_time_s[0]), "s", "computed", _WHY), interval=ends)
+    seconds = changed(Quantity.of(float(time.step_time_s[0]), "s", "computed", _WHY), interval=ends)
     tokens = e.training.global_batch_size * e.training.seq_length
     speed = seconds.under(tokens / e.layout.world_size, "tokens/s/GPU", _WHY)
     return Estimate(e, jobs, bytes_, time, {**_speeds(e, seconds, speed), **_sizes(bytes_), **_power(e, speed)})
@@ -140,7 +140,7 @@ def _share(tflops: Quantity, peak: Quantity) -> Quantity:
     share = utilisation(tflops, peak)
     if not share.value or not tflops.value:
         return share
-    return replace(share, interval=tflops.times(share.value / tflops.value, "%").interval)
+    return changed(share, interval=tflops.times(share.value / tflops.value, "%").interval)
 
 
 def _sizes(bytes_: Memory) -> dict[str, Quantity]:

@@ -4,12 +4,13 @@ sorting. Several requests (GPUs, numbers of nodes, precisions) are searched at o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from itertools import product
 from math import exp, hypot, log
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
+from msgspec.structs import replace as changed
 from numpy.typing import NDArray
 
 from conf.compose import choices, compose
@@ -312,7 +313,7 @@ def _ratio(one: Found, best: Found, objective: Objective) -> Ratio:
     value = one.score / best.score
     ends = (value * exp(-half), value * exp(half))
     note = f"of the {objective} of a token; the errors of both are taken as independent, which nobody measured"
-    return Ratio(one.space.label, replace(Quantity.of(value, "", "computed", note), interval=ends))
+    return Ratio(one.space.label, changed(Quantity.of(value, "", "computed", note), interval=ends))
 
 
 def _unknown(name: str, objective: str) -> Problem:

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from msgspec.structs import replace as changed
+
 from conf.machine import Machine
 from conf.vocabulary import short_names
 from metrics.peak import device_of
@@ -191,7 +193,7 @@ def bill(option: Option, terms: Terms) -> Bill:
 def _energy(option: Option, terms: Terms, kwh: Quantity) -> Bill:
     host = f"hosts {100 * terms.host_share:g} % on top" if terms.host_share else "GPUs alone"
     note = f"{host}, PUE {terms.pue:g}"
-    noted = replace(kwh, note=f"{note}; {kwh.note}" if kwh.note else note)
+    noted = changed(kwh, note=f"{note}; {kwh.note}" if kwh.note else note)
     joules = kwh.times(3.6e6 / terms.tokens, "J/token", note=kwh.note)
     return {
         "power_w_per_gpu": option.power_w_per_gpu,
@@ -216,7 +218,7 @@ def _money(option: Option, terms: Terms, hours: Quantity, kwh: Quantity) -> Bill
     guesses = [price.note if price.source == "assumed" else ""]
     guesses += [option.energy_j_per_token.note] if total.source == "assumed" and "electricity" in parts else []
     note = "; ".join(filter(None, guesses))
-    total = replace(total, note=total.note or note)
+    total = changed(total, note=total.note or note)
     per_trillion = total.times(TRILLION / terms.tokens, f"{currency}/1e12 tokens", note=note)
     each = total.under(terms.tokens, f"tokens/{currency}", note)
     return {**parts, "total": total, "cost_per_trillion_tokens": per_trillion, "tokens_per_currency": each}
@@ -320,8 +322,8 @@ def swings(option: Option, terms: Terms, of: str = MONEY) -> tuple[Swing, ...]:
     if bill(option, terms)[of].value is None:
         return ()
     ends = {
-        cause: sorted((bill(o, on)[of] for o, on in changed), key=lambda end: end.value or 0.0)
-        for cause, changed in _changes(option, terms)
+        cause: sorted((bill(o, on)[of] for o, on in varied), key=lambda end: end.value or 0.0)
+        for cause, varied in _changes(option, terms)
     }
     moved = [swing for cause, (low, high) in ends.items() if (swing := Swing(cause, low, high)).width > 0]
     return tuple(sorted(moved, key=lambda swing: -swing.width))
@@ -332,7 +334,7 @@ def _changes(option: Option, terms: Terms) -> Iterator[tuple[str, list[tuple[Opt
     percent = f"±{100 * SWING:g} %"
     table = terms.prices.per_gpu_hour
     prices = [replace(terms.prices, per_gpu_hour={name: each * by for name, each in table.items()}) for by in both]
-    yield f"price {percent}", [(option, replace(terms, prices=changed)) for changed in prices]
+    yield f"price {percent}", [(option, replace(terms, prices=varied)) for varied in prices]
     low, high = GOODPUT
     yield f"goodput {100 * low:g} to {100 * high:g} %", [(option, replace(terms, goodput=share)) for share in GOODPUT]
     if speed.interval is not None:
@@ -346,5 +348,5 @@ def _changes(option: Option, terms: Terms) -> Iterator[tuple[str, list[tuple[Opt
 def _at_speed(option: Option, speed: float) -> Option:
     """Return the option at another speed, its GPUs drawing as much power as before."""
     was, joules = option.tokens_per_s_per_gpu, option.energy_j_per_token
-    energy = replace(joules.times((was.value or 0.0) / speed, joules.unit, note=joules.note), interval=None)
-    return replace(option, tokens_per_s_per_gpu=replace(was, value=speed, interval=None), energy_j_per_token=energy)
+    energy = changed(joules.times((was.value or 0.0) / speed, joules.unit, note=joules.note), interval=None)
+    return replace(option, tokens_per_s_per_gpu=changed(was, value=speed, interval=None), energy_j_per_token=energy)

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from msgspec.structs import replace as changed
+
 from conf.arguments import Arguments, Command, program
 from conf.errors import InputError, Main, Problem, command, listed
 from conf.plain import plain
@@ -140,7 +142,7 @@ def _said_once(figures: Mapping[str, Quantity]) -> Iterator[tuple[str, Quantity]
         again = quantity.note in said and (impossible or len(quantity.note) > _LONG_NOTE)
         yield (
             name,
-            replace(quantity, note=f"{IMPOSSIBLE}, as above" if impossible else "as above") if again else quantity,
+            changed(quantity, note=f"{IMPOSSIBLE}, as above" if impossible else "as above") if again else quantity,
         )
         said.add(quantity.note)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
+
+from msgspec import Struct
 
 # measured: by our own clock or counter; log: printed by the framework; given: typed by the user; computed: from
 # settings or other figures; spec: data sheet.
@@ -16,8 +17,7 @@ IMPOSSIBLE = "impossible"
 """The first word of the note of a figure that has no number, since no device can do so much."""
 
 
-@dataclass(frozen=True, slots=True)
-class Quantity:
+class Quantity(Struct, frozen=True, gc=False):
     """A value with its unit and source. interval: 95 %, where there is one. note: what it is a share of, or why it is
     unknown."""
 

@@ -81,12 +81,20 @@ def mean_of(values: Sequence[float]) -> tuple[float, tuple[float, float] | None]
     return exp(centre), (exp(ends[0]), exp(ends[1])) if ends else None
 
 
+def variance(values: Sequence[float]) -> float:
+    """Return the variance of a sample of two or more, 0 where all are alike. As `statistics.variance`, which works in
+    fractions, thirty times as long; here two passes over the distances from the first value, without its digits."""
+    apart = [value - values[0] for value in values]
+    mean = math.fsum(apart) / len(apart)
+    return math.fsum((one - mean) * (one - mean) for one in apart) / (len(apart) - 1)
+
+
 def arithmetic_mean_of(values: Sequence[float]) -> tuple[float, tuple[float, float] | None]:
     """Return the mean of run figures that may be zero (percentages, losses), and its 95 % interval; None where there
     are too few, or all are alike."""
     centre = statistics.fmean(values)
-    variance = statistics.variance(values) if len(values) >= ENOUGH else 0.0
-    half = t_quantile(len(values) - 1) * math.sqrt(variance / len(values)) if variance else 0.0
+    spread = variance(values) if len(values) >= ENOUGH else 0.0
+    half = t_quantile(len(values) - 1) * math.sqrt(spread / len(values)) if spread else 0.0
     return centre, (centre - half, centre + half) if half else None
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
 from itertools import islice, pairwise
+from operator import lt
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,7 +23,7 @@ from msgspec.structs import asdict, fields, replace
 from conf.arguments import program
 from conf.errors import InputError, Problem, listed
 from conf.locks import beside
-from conf.secret import in_texts
+from conf.secret import in_texts, under
 from parsers.record import LARGEST, SCHEMA_VERSION, Reading, Record, RunFile, Step, StepsFile
 from parsers.text import writable
 
@@ -64,7 +65,7 @@ def read_lazily(directory: Path) -> Record:
     """Read all but the steps, which are read when somebody looks at them; an InputError of theirs comes then, but for
     a file of another size than was written."""
     path, steps = directory / RUN_FILE, directory / STEPS_FILE
-    record = _shared(_record(_text(path), str(path)))
+    record = _without_secrets(_record(_content(path), path))
     if record.status == "running" and (beside(directory) / RUN_FILE).is_file():
         return read_lazily(beside(directory))
     # of a run that goes on, the steps may be written at this moment
@@ -93,34 +94,38 @@ def _not_as_written(path: Path, written: StepsFile) -> Problem:
 
 
 _RECORDS = msgspec.json.Decoder(RunFile)
-_LONG = re.compile(r"\d{19}")  # which may be of a number that `_object` refuses
+# Which may be of a number that `_object` refuses; in any 19 in a row are 6 of every third character.
+_LONG, _THIRD = re.compile(rb"[0-9]{19}"), re.compile(rb"[0-9]{6}")
 _READINGS: dict[tuple[Any, ...], Reading] = {}
 _MOST = 100_000  # readings that are kept
 
 
-def _record(text: str, where: str) -> Record:
-    """Return the record in the text of a run.json of any version: nearly all are of this one, and plain."""
-    if not _LONG.search(text):
+def _record(content: bytes, path: Path) -> Record:
+    """Return the record in the content of a run.json of any version: nearly all are of this one, and plain."""
+    if not (_THIRD.search(content[::3]) and _LONG.search(content)):
         with suppress(msgspec.MsgspecError, RecursionError, UnicodeEncodeError):
-            return Record(**asdict(_RECORDS.decode(text)))
-    return record_of(_object(text, where), where)
+            return Record(**asdict(_RECORDS.decode(content)))
+    return record_of(_object(_text(content, path), str(path)), str(path))
 
 
-def _shared(record: Record) -> Record:
-    """Return the record with readings that others have, too: of ten thousand runs most are alike."""
-    effective = {name: _known(reading) for name, reading in record.effective.items()}
-    dumped = effective if record.dumped == effective else record.dumped
-    return replace(record, effective=effective, dumped=dumped)
+def _without_secrets(record: Record) -> Record:
+    """Return a record, which anybody may have written, without secrets. Of ten thousand runs most readings are alike,
+    and shared."""
+    effective = {name: _known(name, reading) for name, reading in record.effective.items()}
+    dumped = effective if record.dumped == record.effective else in_texts(record.dumped)
+    without: Record = in_texts(replace(record, effective={}, dumped={}))
+    return replace(without, effective=effective, dumped=dumped)
 
 
-def _known(reading: Reading) -> Reading:
+def _known(name: str, reading: Reading) -> Reading:
+    """Return a reading without secrets, the same one for all records that have it."""
     if len(_READINGS) > _MOST:
         _READINGS.clear()
+    key = (name, type(reading.value), reading.value, reading.line, reading.file)
     try:
-        known = _READINGS.setdefault((type(reading.value), reading.value, reading.line, reading.file), reading)
+        return _READINGS.get(key) or _READINGS.setdefault(key, replace(reading, value=under(name, reading.value)))
     except TypeError:  # a list
-        return reading
-    return known
+        return replace(reading, value=in_texts(reading.value))
 
 
 def record_of(entry: dict[str, Any], where: str) -> Record:
@@ -157,19 +162,19 @@ def _kept(path: Path, written: StepsFile | None, _: tuple[int, ...]) -> Sequence
 def read_steps(path: Path, written: StepsFile | None = None) -> Sequence[Step]:
     """Read a steps.jsonl. written: what it must be, where that is known. InputError: it is not, or the first line that
     cannot be used, and why."""
-    text = _text(path)
-    if written is not None and hashlib.sha256(text.encode()).hexdigest() != written.sha256:
+    content = _content(path)
+    if written is not None and hashlib.sha256(content).hexdigest() != written.sha256:
         raise InputError(_not_as_written(path, written))
     try:
-        steps = _STEPS.decode_lines(text)
-    except (msgspec.MsgspecError, RecursionError):
+        steps = _STEPS.decode_lines(content)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         steps = []
-    if len(steps) != text.rstrip().count("\n") + 1:  # unfit, or values that msgspec does not read (see `_object`)
-        steps = list(_line_by_line(text, path))
+    if len(steps) != content.rstrip().count(b"\n") + 1:  # unfit, or values that msgspec does not read (see `_object`)
+        steps = list(_line_by_line(_text(content, path), path))
     at = [step.step for step in steps]
-    place = next((place for place in range(1, len(at)) if at[place] <= at[place - 1]), None)
-    if place is not None:
-        line = [number for number, line in enumerate(text.split("\n"), start=1) if line][place]
+    if not all(map(lt, at, at[1:])):
+        place = next(place for place in range(1, len(at)) if at[place] <= at[place - 1])
+        line = [number for number, line in enumerate(content.split(b"\n"), start=1) if line.strip()][place]
         what = f"step {at[place]} after step {at[place - 1]}: steps ascend"
         hint = f"make the record anew: {program('parse')} LOG -o DIR"
         raise InputError(Problem(f"{path}:{line}", what, hint=hint))
@@ -386,10 +391,17 @@ def replace_file(path: Path, content: str | bytes | Iterable[bytes], most: int =
         temporary.unlink(missing_ok=True)
 
 
-def _text(path: Path) -> str:
+def _content(path: Path) -> bytes:
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(Problem(str(path), "cannot be read", str(error))) from error
+
+
+def _text(content: bytes, path: Path) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
         raise InputError(Problem(str(path), "cannot be read", str(error))) from error
 
 

@@ -10,6 +10,7 @@ import pytest
 from conf.secret import BLOT, SECRET, blotted, in_texts, without_shapes
 from parsers import Record
 from parsers.cli import main as parse
+from parsers.record import Stall
 from parsers.storage import read, write
 
 SHARED = Path(__file__).parents[3] / "shared"
@@ -95,9 +96,16 @@ def test_nothing_is_blotted_out_of_real_logs() -> None:
         assert without_shapes(text) == text, path
 
 
-def test_plain_data_keeps_its_form() -> None:
-    data = {
-        "api_key": 12345678,
-        "texts": ["ghp_abcdefghijklmnopqrstuvwxyz0123456789", None, {"password": "password: no"}],
+def test_data_keep_their_form() -> None:
+    key = "ghp_abcdefghijklmnopqrstuvwxyz0123456789"
+    data = {"moe_token_dispatcher_type": "alltoall", "api_key": 12345678, "texts": ("plain", None, {"password": "no"})}
+    assert in_texts(data) is data
+    secret = {
+        "texts": [key, None],
+        key: 1,
+        "password": "correct horse",
+        "HF_TOKEN": "short",
+        "point": Stall(line=1, kind=key),
     }
-    assert in_texts(data) == {"api_key": 12345678, "texts": [BLOT, None, {"password": "password: no"}]}
+    clean = {"texts": [BLOT, None], BLOT: 1, "password": BLOT, "HF_TOKEN": BLOT, "point": Stall(line=1, kind=BLOT)}
+    assert in_texts(secret) == clean
