@@ -152,17 +152,19 @@ def train(config: Any, settings: Settings, stand_in: str | None) -> None:
     folder = Path(datasets.__file__).parent
     if not (folder / "Makefile").exists() and any(folder.glob("helpers_cpp*.so")):
         initialize.compile_helpers = lambda: None
-    loaders.build_pretraining_data_loader = in_order(loaders.build_pretraining_data_loader)
+    kind = config.dataset.dataloader_type
+    loaders.build_pretraining_data_loader = in_order(loaders.build_pretraining_data_loader, kind)
     pretrain(config, forward_step, callbacks=[Marks(settings, stand_in)])
 
 
-def in_order(build: Callable[..., Any]) -> Callable[..., Any]:
-    """Return Bridge's builder of loaders so that validation reads its samples one after another, as Megatron-LM's:
-    Bridge has it draw them at random, other ones in each layout (B3 data/loaders.py:190, val_dataloader_type)."""
+def in_order(build: Callable[..., Any], kind: str | None) -> Callable[..., Any]:
+    """Return Bridge's builder of loaders so that validation takes the loader of training, `kind`, as Megatron-LM's
+    does: Bridge has it draw samples at random, other ones in each layout (B3 data/loaders.py:190,
+    val_dataloader_type)."""
 
     @functools.wraps(build)
     def built(dataset: Any, consumed_samples: int, dataloader_type: str, *more: Any, **named: Any) -> Any:
-        return build(dataset, consumed_samples, "single", *more, **named)
+        return build(dataset, consumed_samples, kind, *more, **named)
 
     return built
 
