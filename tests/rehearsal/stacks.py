@@ -83,8 +83,9 @@ def rehearsed(
         assert str(program[0]) in plan.argv
         plan = replace(plan, argv=tuple(str(program[1]) if part == str(program[0]) else part for part in plan.argv))
     if fault:
-        ours = next(part for part in plan.argv if part.startswith(str(ROOT / "launchers" / "ranks")))
-        place = plan.argv.index(ours)
+        # the last of ours: what each rank runs, behind what starts several ranks
+        ours = [n for n, part in enumerate(plan.argv) if part.startswith(str(ROOT / "launchers" / "ranks"))]
+        place = ours[-1]
         plan = replace(plan, argv=(*plan.argv[:place], str(FAULTS), fault, *plan.argv[place:]))
     return run_once(e, plan, reported)
 
