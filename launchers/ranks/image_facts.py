@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-from importlib.util import find_spec
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,7 @@ def header_version(root: Path, header: str) -> str | None:
 def absent(module: str) -> str | None:
     """Return "not installed" where Python would not find the module; None where it would."""
     try:
-        return None if find_spec(module) else "not installed"
+        return None if PathFinder.find_spec(module) else "not installed"  # a rehearsal's finder would import torch
     except (ImportError, ValueError):
         return None
 

@@ -83,6 +83,11 @@ def is_active() -> bool:
     return bool(_state["active"])
 
 
+def hides() -> bool:
+    """Return whether packages are hidden: where the stand-in is active. Imports torch only where that decides."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES") == "-1" or is_active()  # which ROCm obeys, too
+
+
 def _install(torch: types.ModuleType) -> None:
     _state["active"] = not torch.cuda.is_available()
     if not _state["active"]:
@@ -630,7 +635,8 @@ HIDDEN = (
     *("transformer_engine", "transformer_engine_torch", "apex", "amp_C", "fused_weight_gradient_mlp_cuda"),
     *("flash_attn", "flash_attn_3", "flash_attn_interface", "grouped_gemm", "deep_ep", "mamba_ssm", "causal_conv1d"),
     *("primus_turbo", "aiter", "nvidia_resiliency_ext"),
-    "sklearn",  # transformers imports it, and pandas and scipy with it, to score drafts: it would be half a second
+    # what a stack imports only where it is there, and no rehearsal uses: each would be half a second
+    *("sklearn", "scipy", "wandb"),
 )
 
 HOLLOW: Mapping[str, tuple[str, ...]] = {
@@ -647,14 +653,19 @@ HOLLOW: Mapping[str, tuple[str, ...]] = {
     "megatron.core.transformer.moe.ops.": ("triton",),
     # of Primus v26.5's, for kernels that a batch does not change
     "megatron.core.transformer.custom_layers.": ("triton",),
-    "nemo.": ("modelopt",),
+    "nemo.": ("modelopt", "datasets", "pandas"),
     "nemo_run.": ("leptonai",),
     # v25.9 imports it whatever it trains
     "primus.": ("transformer_engine",),
+    # examples/megatron/prepare.py, to download a corpus, where none is named
+    "__main__.": ("datasets", "nltk"),
+    # which asks the list of distributions, and so finds it though it is hidden
+    "torchmetrics.": ("scipy",),
 }
 """Modules that import at their top what only parts use that are not rehearsed."""
-UNUSED = ("leptonai",)
-"""Hollow where they are installed, too: the client of a cloud, which would be half a second."""
+UNUSED = ("leptonai", "modelopt", "datasets", "pandas", "nltk")
+"""Hollow where they are installed, too: the client of a cloud, quantisation, other data than Megatron's. Each would be
+half a second."""
 
 
 def hide_packages() -> None:
@@ -735,7 +746,7 @@ class _Guard(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         hollow = _root(name, _ALL_HOLLOW)
         root = hollow or _root(name, HIDDEN)
-        if root is None or not is_active():
+        if root is None or not hides():
             return None
         if hollow and self._is_missing(hollow) and _is_served(hollow):
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
