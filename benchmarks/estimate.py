@@ -36,12 +36,11 @@ from estimate.held_out import (
     HeldOut,
     Runs,
     configurations,
-    distances_of,
-    errors,
     held_out,
     joined,
     splits,
     widths,
+    with_errors,
 )
 from estimate.jobs import Jobs, Numbers
 from estimate.measured import read_runs
@@ -52,6 +51,8 @@ FEWEST = 4  # runs of one stack and GPU, of which one is an anchor
 ANCHORS = (1, 3, 6)
 MANY = 200_000
 TITLES = {"configuration": "configuration", "release": "release of a stack", "source": "source"}
+TITLES |= {"precision": "precision of a framework on a GPU", "machine": "GPU of a framework's kind of work"}
+TITLES |= {"work": "kind of work of a framework"}
 TITLES |= {"gpu": "architecture of GPU", "reach": "sequences, GPUs and ranks of experts: the largest twentieth"}
 DIRECTIONS = {"TP": "tensor_model", "PP": "pipeline_model", "VP": "virtual_pipeline_model", "CP": "context"}
 DIRECTIONS |= {"EP": "expert_model", "DP": "data"}
@@ -93,14 +94,12 @@ def table(title: str, runs: Runs, error: Numbers, inside: NDArray[np.bool_], by:
 def held_inside(runs: Runs, some: HeldOut, everything: HeldOut, split: NDArray[np.intp]) -> NDArray[np.bool_]:
     """Return which runs of `some` lie in intervals that are made of the errors of all splits without those of their
     own fold, shape (2, n)."""
-    shipped_distances = shipped().distances
     inside = np.zeros((2, some.error.size), dtype=bool)
     for fold in np.unique(split[some.row]):
         judged = split[some.row] == fold
         others = everything.take(~np.isin(everything.row, some.row[judged]))
-        known = errors(others)
-        distances = {**shipped_distances, **distances_of(others, known)}
-        inside[:, judged] = np.abs(some.error[judged]) <= widths(some.take(judged), known, distances)
+        known = with_errors(shipped(), others)
+        inside[:, judged] = np.abs(some.error[judged]) <= widths(some.take(judged), known)
     return inside
 
 
@@ -116,7 +115,7 @@ def anchored(runs: Runs, keys: Sequence[str]) -> Mapping[int, tuple[Numbers, NDA
         if large := [members for members in groups_ if members.size >= FEWEST]:
             others = runs.take(of_key != key)
             fitted = fit(others.jobs, others.step_time_s, others.alike, shipped(), "")
-            known = msgspec.structs.replace(fitted, errors=shipped().errors)
+            known = msgspec.structs.replace(fitted, errors=shipped().errors, wider=shipped().wider)
             for members, (count, result) in product(large, found.items()):
                 _after_anchors(runs, members, count, known, result)
     return found

@@ -36,17 +36,16 @@ class Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Error(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Errors of predictions of a class of jobs, each of a job that the fit did not have. n: jobs. half_80 and half_95:
-    half widths of the intervals of the logarithm of the step time."""
+    """Errors of predictions of a class of jobs at one distance, each of a job that the fit did not have. n: jobs.
+    half_80 and half_95: half widths of the intervals of the logarithm of the step time."""
 
     n: int
     half_80: float
     half_95: float
 
 
-class Distance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """By which factors the intervals of 80 and 95 % are wider for jobs at a distance from measured ones. n: jobs at it
-    whose errors are known."""
+class Wider(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """By which factors the intervals of 80 and 95 % are wider. n: jobs whose errors it is known by."""
 
     n: int
     by: tuple[float, float]
@@ -54,17 +53,17 @@ class Distance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     """All parameters. values: by KIND or KIND.PART.PART. offsets: factors on a step by what the job has in common with
-    measured ones (OFFSETS of estimate/step_time.py). errors: by class of jobs (estimate/predict.py). measured: the
-    GEMM efficiencies that measured jobs use. distances: by DISTANCES of predict.py. reach: the largest of some columns
-    of the measured jobs. source: what they were fitted to."""
+    measured ones (OFFSETS of estimate/step_time.py). errors: by the distance of jobs from measured ones and their class
+    (estimate/predict.py). measured: the GEMM efficiencies that measured jobs use. wider: by WIDER of predict.py. reach:
+    the largest of some columns of the measured jobs. source: what they were fitted to."""
 
     source: str
     kinds: Mapping[str, Kind]
     values: Mapping[str, Value] = {}
     offsets: Mapping[str, Value] = {}
-    errors: Mapping[str, Error] = {}
+    errors: Mapping[str, Mapping[str, Error]] = {}
     measured: tuple[str, ...] = ()
-    distances: Mapping[str, Distance] = {}
+    wider: Mapping[str, Wider] = {}
     reach: Mapping[str, float] = {}
 
     def of(self, kind: str, *parts: str) -> float:
@@ -81,7 +80,7 @@ def read(path: Path) -> Parameters:
     """Return the parameters of a file. ConfigError: it cannot be used."""
     with blamed(str(path), "cannot be used as parameters"):
         known = msgspec.convert(read_yaml(path), Parameters, strict=False)
-    if not known.distances or not known.errors:
+    if not known.wider or not known.errors:
         what = "cannot be used as parameters: it does not say how wrong they are (of another version?)"
         raise ConfigError(Problem(str(path), what, hint="write it again by `estimate calibrate` or `estimate fit`"))
     return known

@@ -3,9 +3,9 @@ the others that starts from the priors. Runs of one configuration are never in t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import chain
 from math import ceil
 
 import msgspec
@@ -14,17 +14,15 @@ from numpy.typing import NDArray
 
 from conf.facts import hardware
 from estimate.fit import REACHED, fit
-from estimate.fitted import Distance, Error, Parameters
-from estimate.jobs import Jobs, Numbers
-from estimate.predict import DISTANCES, NEAREST, REACH, beyond, classes_of, far
-from estimate.step_time import cases_of, step_time
+from estimate.fitted import Error, Parameters, Wider
+from estimate.jobs import Jobs, Numbers, Words
+from estimate.predict import DISTANCES, WIDER, beyond, classes_of, distance_of, error_of, has_efficiency
+from estimate.step_time import Case, cases_of, step_time
 
 FOLDS = 5
 LEVELS = (0.80, 0.95)
-BETWEEN = ((5, 0.5), (20, 1.1), (1, 1.1))
-"""Runs that makers, finest classes and all need to be a class, and the share of all from which on they are none."""
-FEWEST = 5  # runs at a distance, of which it is known
-_NEARER = {farther: nearer for (nearer, *_), (farther, *_) in pairwise(NEAREST)}
+FEWEST = 30
+"""Errors of which a quantile is known: of a class at a distance, or of what widens an interval."""
 _CONFIGURATION = (
     *("num_layers", "hidden_size", "ffn_hidden_size", "moe_ffn_hidden_size", "num_experts", "hardware", "precision"),
     *("trained", "seq_length", "micro_batch_size", "global_batch_size", "tensor_model_parallel_size"),
@@ -70,36 +68,39 @@ def groups(keys: Sequence[str]) -> NDArray[np.intp]:
 @dataclass(frozen=True, slots=True, eq=False)
 class HeldOut:
     """Logarithms of predicted by measured step time of runs, each by a fit that did not have it. row: which run; a run
-    may be there once for each split. classes: of each. far: the distances at which that fit saw it."""
+    may be there once for each split. classes: of each. distance: from the runs of that fit; wider: what widens its
+    interval, shape (n, 2) in the order of WIDER."""
 
     error: Numbers
     row: NDArray[np.intp]
     classes: tuple[tuple[str, ...], ...]
-    far: tuple[tuple[str, ...], ...]
+    distance: Words
+    wider: NDArray[np.bool_]
 
     def take(self, mask: NDArray[np.bool_]) -> HeldOut:
         """Return the runs of a mask."""
-        classes, far = (tuple(each[i] for i in np.flatnonzero(mask)) for each in (self.classes, self.far))
-        return HeldOut(self.error[mask], self.row[mask], classes, far)
+        classes = tuple(self.classes[i] for i in np.flatnonzero(mask))
+        return HeldOut(self.error[mask], self.row[mask], classes, self.distance[mask], self.wider[mask])
 
 
 def held_out(runs: Runs, split: NDArray[np.intp], parameters: Parameters) -> HeldOut:
     """Return the errors of the runs with a fold of 0 or more, each by a fit to all others from the priors of
     `parameters`."""
-    error = np.empty(runs.jobs.count)
-    distances: list[tuple[str, ...]] = [()] * runs.jobs.count
+    error, distance = np.empty(runs.jobs.count), np.empty(runs.jobs.count, dtype=object)
+    wider = np.zeros((runs.jobs.count, len(WIDER)), dtype=bool)
     cases = cases_of(runs.jobs)
-    index = [0] * runs.jobs.count if cases.index is None else cases.index.tolist()
+    index = np.zeros(runs.jobs.count, dtype=np.intp) if cases.index is None else cases.index
     for fold in np.unique(split[split >= 0]):
         others, judged = runs.take(split != fold), split == fold
         fitted = fit(others.jobs, others.step_time_s, others.alike, parameters, "")
         jobs = runs.jobs.take(judged)
         error[judged] = np.log(step_time(jobs, fitted).total / runs.step_time_s[judged])
-        for row, longer in zip(np.flatnonzero(judged), beyond(jobs, fitted), strict=True):
-            distances[row] = (*far(fitted, cases.distinct[index[row]]), *((REACH,) if longer else ()))
+        unknown = np.array([not has_efficiency(fitted, case) for case in cases.distinct])
+        wider[judged] = np.stack([unknown[index[judged]], beyond(jobs, fitted)], axis=1)
+        distance[judged] = np.array([distance_of(fitted, case) for case in cases.distinct], dtype=object)[index[judged]]
     rows = np.flatnonzero(split >= 0)
     classes = tuple(classes_of(cases.distinct[index[row]]) for row in rows)
-    return HeldOut(error[rows], rows, classes, tuple(distances[row] for row in rows))
+    return HeldOut(error[rows], rows, classes, distance[rows], wider[rows])
 
 
 def joined(parts: Sequence[HeldOut]) -> HeldOut:
@@ -108,29 +109,45 @@ def joined(parts: Sequence[HeldOut]) -> HeldOut:
         np.concatenate([part.error for part in parts]),
         np.concatenate([part.row for part in parts]),
         tuple(chain.from_iterable(part.classes for part in parts)),
-        tuple(chain.from_iterable(part.far for part in parts)),
+        np.concatenate([part.distance for part in parts]),
+        np.concatenate([part.wider for part in parts]),
     )
 
 
 def splits(runs: Runs) -> Mapping[str, NDArray[np.intp]]:
-    """Return the splits by which the shipped errors are found. configuration: five folds of complete configurations;
-    release: four folds of complete releases of stacks; source and gpu: a fold for each source, and each architecture;
-    reach: the longest sequences, most GPUs and most ranks of experts, one in twenty each."""
+    """Return the splits by which the shipped errors are found, each in folds. configuration: complete configurations;
+    release: complete releases of stacks on a GPU; precision, machine, work: all that a framework ran in a precision on
+    a GPU, of one kind on a GPU, and of one kind; source and gpu: a fold for each source, and each architecture; reach:
+    the longest sequences, most GPUs and most ranks of experts, one in twenty each."""
     cases = cases_of(runs.jobs)
     index = [0] * runs.jobs.count if cases.index is None else cases.index.tolist()
-    devices = [hardware(case.hardware) for case in cases.distinct]
-    of_case = [str(device.architecture) if device else "" for device in devices]
+
+    def keys(of: Callable[[Case], str]) -> list[str]:
+        each = [of(case) for case in cases.distinct]
+        return [each[i] for i in index]
+
     large = np.full(runs.jobs.count, -1, dtype=np.intp)
     for name in REACHED:
         column = np.broadcast_to(getattr(runs.jobs, name), runs.jobs.count)
         large[column > np.quantile(column, 0.95)] = 0
+    some = {
+        "release": keys(lambda case: f"{case.stack} {case.hardware}"),
+        "precision": keys(lambda case: f"{case.framework} {case.hardware} {case.precision}"),
+        "machine": keys(lambda case: f"{case.framework} {case.hardware} {case.kind}"),
+        "work": keys(lambda case: f"{case.framework} {case.kind}"),
+    }
     return {
         "configuration": folds(configurations(runs.jobs), FOLDS),
-        "release": folds([f"{cases.distinct[i].stack} {cases.distinct[i].hardware}" for i in index], FOLDS - 1),
+        **{name: folds(each, FOLDS - 1) for name, each in some.items()},
         "source": groups(runs.sources),
-        "gpu": groups([of_case[i] for i in index]),
+        "gpu": groups(keys(lambda case: _architecture(case.hardware))),
         "reach": large,
     }
+
+
+def _architecture(name: str) -> str:
+    device = hardware(name)
+    return str(device.architecture) if device else ""
 
 
 def quantile(scores: Numbers, level: float) -> float:
@@ -139,50 +156,50 @@ def quantile(scores: Numbers, level: float) -> float:
     return float(f"{np.sort(scores)[rank - 1]:.3g}")
 
 
-def errors(held: HeldOut) -> Mapping[str, Error]:
-    """Return the half widths of each class that is large enough, or a maker's that has less than half of the runs, by
-    the runs that are at no distance."""
-    held = held.take(np.array([not distances for distances in held.far]))
-    found = {}
-    for level, (least, most) in zip(zip(*held.classes, strict=True), BETWEEN, strict=True):
-        names, counts = np.unique(level, return_counts=True)
-        for name, count in zip(names.tolist(), counts.tolist(), strict=True):
-            if least <= count < most * len(level):
-                sizes = np.abs(held.error[np.array(level) == name])
-                found[name] = Error(count, *(quantile(sizes, share) for share in LEVELS))
+def errors(held: HeldOut) -> Mapping[str, Mapping[str, Error]]:
+    """Return the half widths of each distance and class with enough runs, by those that nothing widens."""
+    held = held.take(~held.wider.any(axis=1))
+    found: dict[str, dict[str, Error]] = {}
+    for distance, *_ in DISTANCES:
+        at = held.take(held.distance == distance)
+        for name in sorted({*chain.from_iterable(at.classes)}):
+            sizes = np.abs(at.error[[name in classes for classes in at.classes]])
+            if sizes.size >= FEWEST:
+                halves = (quantile(sizes, share) for share in LEVELS)
+                found.setdefault(distance, {})[name] = Error(sizes.size, *halves)
     return found
 
 
-def widths(held: HeldOut, known: Mapping[str, Error], distances: Mapping[str, Distance]) -> Numbers:
-    """Return half the widths of the intervals of runs, shape (2, n)."""
-    classes = [next(known[name] for name in names if name in known) for names in held.classes]
-    by = [[distances[name].by for name in names if name in distances] for names in held.far]
-    wider = np.array([np.prod([(1.0, 1.0), *factors], axis=0) for factors in by]).reshape(-1, 2)
-    halves = np.array([[one.half_80 for one in classes], [one.half_95 for one in classes]])
-    return np.asarray(halves * wider.T, dtype=float)
+def widths(held: HeldOut, known: Parameters) -> Numbers:
+    """Return half the widths of the intervals of runs by the errors of `known`, shape (2, n)."""
+    cases = {key: error_of(known, *key)[1] for key in {*zip(held.distance.tolist(), held.classes, strict=True)}}
+    own = [cases[key] for key in zip(held.distance.tolist(), held.classes, strict=True)]
+    halves = np.array([[error.half_80 for error in own], [error.half_95 for error in own]])
+    for column, name in enumerate(WIDER):
+        if name in known.wider:
+            halves = halves * np.where(held.wider[:, column], np.array(known.wider[name].by)[:, None], 1.0)
+    return halves
 
 
-def distances_of(held: HeldOut, known: Mapping[str, Error]) -> Mapping[str, Distance]:
-    """Return by how much each distance widens the intervals of classes: the quantiles of the errors of the runs at it,
-    in units of the interval that they would have without it. What is farther is never nearer."""
-    found: dict[str, Distance] = {}
-    for name in DISTANCES:
-        at = np.array([name in far and all(other in found for other in far if other != name) for far in held.far])
-        before = found.get(_NEARER.get(name, ""), Distance(0, (1.0, 1.0))).by
-        if at.sum() < FEWEST:
-            continue
-        some = held.take(at)
-        scores = np.abs(some.error) / widths(some, known, found)
-        by_80, by_95 = (max(quantile(s, share), least) for s, share, least in zip(scores, LEVELS, before, strict=True))
-        found[name] = Distance(int(at.sum()), (by_80, by_95))
-    return found
+def with_errors(known: Parameters, held: HeldOut) -> Parameters:
+    """Return parameters with the errors of `held`, and by how much what widens an interval does so: the quantiles of
+    the errors of the runs that it is true of, and nothing else, in units of the interval that they would have. Of a
+    distance, or of something, that is true of too few runs, `known` says what it does."""
+    of_all = {**known.errors, **errors(held)}
+    plain = msgspec.structs.replace(known, errors=of_all, wider={})
+    wider = dict(known.wider)
+    for column, name in enumerate(WIDER):
+        some = held.take(held.wider[:, column] & (held.wider.sum(axis=1) == 1))
+        if some.error.size >= FEWEST:
+            scores = np.abs(some.error) / widths(some, plain)
+            by_80, by_95 = (max(quantile(each, share), 1.0) for each, share in zip(scores, LEVELS, strict=True))
+            wider[name] = Wider(int(some.error.size), (by_80, by_95))
+    return msgspec.structs.replace(known, errors=of_all, wider=wider)
 
 
 def fit_with_errors(runs: Runs, parameters: Parameters, source: str) -> Parameters:
     """Return the parameters fitted to all runs, with the errors of predictions of runs that a fit did not have. Of a
-    distance that no run is at, `parameters` say how much it widens."""
+    distance that too few runs are at, `parameters` say how wrong they are."""
     fitted = fit(runs.jobs, runs.step_time_s, runs.alike, parameters, source)
     held = joined([held_out(runs, split, parameters) for split in splits(runs).values() if np.unique(split).size > 1])
-    known = errors(held)
-    distances = {**parameters.distances, **distances_of(held, known)}
-    return msgspec.structs.replace(fitted, errors=known, distances=distances)
+    return with_errors(msgspec.structs.replace(fitted, errors=parameters.errors, wider=parameters.wider), held)

@@ -15,6 +15,7 @@ from conf.machine import Factor, Machine
 from conf.resolve import Experiment
 from estimate.fitted import Error, Parameters, Value, shipped
 from estimate.jobs import Jobs, Numbers
+from estimate.predict import DISTANCES
 from estimate.rows import Column, jobs_of
 from estimate.step_time import A100, cases_of, step_time, vendor_of
 
@@ -52,8 +53,7 @@ def with_machine(
     if not machine.factors:
         return known, msgspec.structs.replace(values, source=source)
     offsets = {name: Value(1.0, MEASURED) for case in cases_of(jobs_of([known])).distinct for name in case.offsets}
-    vendor = vendor_of(str(columns["hardware"]))
-    errors = {**parameters.errors, vendor: _error(machine)}
+    errors = {DISTANCES[0][0]: {"all": _error(machine)}}
     times = _times(values, {name: factor.value for name, factor in machine.factors.items()})
     efficiency = f"gemm_efficiency.{columns['hardware']}.{columns['precision']}"
     measured = tuple(sorted({*parameters.measured, efficiency}))

@@ -97,6 +97,7 @@ def _recomputed(facts: Facts) -> dict[str, Column]:
     """Return what is recomputed; ValueError: the run does not say."""
     again = recompute_of(facts)
     if again is None:
-        raise ValueError("not known: what is recomputed")
+        hint = "recompute_granularity=null, behind the log of `parse`, says that nothing is"
+        raise ValueError(f"not known: what is recomputed ({hint})")
     known = {f"again_{name}": float(name in again.modules) for name in RECOMPUTED}
     return {"recompute_layers": again.layers, **known}

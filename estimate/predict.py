@@ -9,28 +9,35 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from conf.errors import ConfigError, Problem
 from conf.facts import hardware
-from estimate.fitted import Parameters, shipped
+from estimate.fitted import Error, Parameters, shipped
 from estimate.jobs import Jobs, Numbers
-from estimate.step_time import OFFSETS, Case, Parts, cases_of, step_time, vendor_of
+from estimate.step_time import OFFSETS, Case, Parts, cases_of, step_time
 
-NEAREST = (
-    ("model", "this model", ("stack", "hardware", "kind")),
-    ("release", "any {kind} job of that release", ("framework",)),
-    ("framework", "any job of that framework", ("software",)),
-    ("software", "any job of that software", ()),
+_NEAR = ("framework", "hardware", "precision", "kind")
+_STACK = ("stack", "hardware", "kind")
+DISTANCES = (
+    ("like", (_NEAR, _STACK, ("framework", "hardware", "model", "precision")), ""),
+    ("model", (_NEAR, _STACK), "this model with it"),
+    ("release", (_NEAR,), "a {kind} job of that release"),
+    ("stack", (_STACK,), "it in that precision"),
+    ("machine", (("framework", "kind"),), "a {kind} job of {framework} on that GPU in that precision"),
+    ("work", (("software", "vendor", "kind"),), "a {kind} job of {framework}"),
+    ("nothing", (), "a {kind} job of {software} on any GPU of {vendor}"),
 )
-"""Distances of a job from measured ones: a name, what nobody measured, and what somebody did (OFFSETS)."""
+"""Distances of a job from the measured ones, the nearest first: a name, what it has in common with some of them
+(OFFSETS), and what nobody measured. Two with one GPU, or of one framework, are not like each other for that."""
 GPU, REACH = "gpu", "reach"
-DISTANCES = (*(name for name, *_ in NEAREST), GPU, REACH)
-"""All distances. gpu: no run on it in that precision; reach: a longer sequence, more GPUs or more ranks of experts than
-of any run. By how much each widens an interval is measured (estimate/held_out.py)."""
+WIDER = (GPU, REACH)
+"""What widens an interval at any distance. gpu: no run on it in that precision; reach: a longer sequence, more GPUs or
+more ranks of experts than of any run. Widths and factors are measured (estimate/held_out.py)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
     """Step times of n jobs in seconds, with the ends of the intervals that hold 80 and 95 of 100. classes: what the
-    errors are of; rows: how many of them there are. notes: of each job, why its interval is wider."""
+    errors are of, a class and a distance; rows: how many of them there are. notes: why an interval is wider."""
 
     step_time_s: Numbers
     low_80_s: Numbers
@@ -44,16 +51,11 @@ class Prediction:
 
 
 def classes_of(case: Case) -> tuple[str, ...]:
-    """Return the classes that a job belongs to, those whose errors are most like its own first: its GPU's maker where
-    few runs of it were measured, the kind of work, and the generation of the GPU."""
+    """Return the classes that a job belongs to, those whose errors are most like its own first: dense ones by the
+    generation of the GPU, the kind of work, all."""
     device = hardware(case.hardware)
     generation = (device.architecture or "")[:-1] if device else ""
-    return vendor_of(case.hardware), case.kind if case.kind != "dense" else f"dense, {generation}x", "all"
-
-
-def class_of(known: Parameters, case: Case) -> str:
-    """Return the class whose errors a job's are expected to be like: the first that errors are known of."""
-    return next(name for name in classes_of(case) if name in known.errors)
+    return (*((f"dense, {generation}x",) if case.kind == "dense" else ()), case.kind, "all")
 
 
 def predict(jobs: Jobs, parameters: Parameters | None = None) -> Prediction:
@@ -61,7 +63,8 @@ def predict(jobs: Jobs, parameters: Parameters | None = None) -> Prediction:
     known = shipped() if parameters is None else parameters
     parts, cases = step_time(jobs, known), cases_of(jobs)
     total = parts.total
-    names = [class_of(known, case) for case in cases.distinct]
+    expected = [error_of(known, distance_of(known, case), classes_of(case)) for case in cases.distinct]
+    names = [f"{name}, {distance_of(known, case)}" for (name, _), case in zip(expected, cases.distinct, strict=True)]
     notes = [_why(known, case) for case in cases.distinct]
     near, far = np.exp(half_widths(jobs, known))
     spread = [0] * total.size if cases.index is None else cases.index.tolist()
@@ -72,7 +75,7 @@ def predict(jobs: Jobs, parameters: Parameters | None = None) -> Prediction:
         total / far,
         total * far,
         tuple(names[i] for i in spread),
-        np.broadcast_to(cases.spread([float(known.errors[name].n) for name in names]), total.shape),
+        np.broadcast_to(cases.spread([float(error.n) for _, error in expected]), total.shape),
         tuple(notes[i] for i in spread),
         parts,
     )
@@ -81,37 +84,50 @@ def predict(jobs: Jobs, parameters: Parameters | None = None) -> Prediction:
 def half_widths(jobs: Jobs, known: Parameters) -> Numbers:
     """Return half the widths of the intervals of 80 and 95 % of the logarithm of the step time, shape (2, n)."""
     cases = cases_of(jobs)
-    halves = [_half_width(known, class_of(known, case), far(known, case)) for case in cases.distinct]
-    both = np.stack([cases.spread([half[level] for half in halves]) for level in (0, 1)])
-    reach = np.array(known.distances[REACH].by if REACH in known.distances else (1.0, 1.0))
-    wider = np.where(beyond(jobs, known), reach[:, None], 1.0)
-    return np.asarray(np.broadcast_to(both.reshape(2, -1) * wider, (2, jobs.count)))
+    errors = [error_of(known, distance_of(known, case), classes_of(case))[1] for case in cases.distinct]
+    halves = [cases.spread([getattr(error, half) for error in errors]) for half in ("half_80", "half_95")]
+    unknown = cases.spread([float(not has_efficiency(known, case)) for case in cases.distinct]) > 0
+    for name, wider in ((GPU, unknown), (REACH, beyond(jobs, known))):
+        by = known.wider[name].by if name in known.wider else (1.0, 1.0)
+        halves = [half * np.where(wider, factor, 1.0) for half, factor in zip(halves, by, strict=True)]
+    return np.stack([np.broadcast_to(half, (jobs.count,)) for half in halves])
 
 
-def _half_width(known: Parameters, name: str, distances: Sequence[str]) -> tuple[float, float]:
-    near, wide = known.errors[name].half_80, known.errors[name].half_95
-    for distance in distances:
-        by_80, by_95 = known.distances[distance].by
-        near, wide = near * by_80, wide * by_95
-    return near, wide
+def error_of(known: Parameters, distance: str, classes: Sequence[str]) -> tuple[str, Error]:
+    """Return the class whose errors at a distance a job's are expected to be like, the first that errors are known of,
+    and these errors; no narrower than of what is nearer."""
+    name, error = "", Error(0, 0.0, 0.0)
+    for nearer, *_ in DISTANCES:
+        at = known.errors.get(nearer, {})
+        if found := next((each for each in classes if each in at), ""):
+            own = at[found]
+            name = found
+            error = Error(own.n, max(own.half_80, error.half_80), max(own.half_95, error.half_95))
+        if nearer == distance and name:
+            return name, error
+    raise ConfigError(Problem("parameters", f"they do not say how wrong they are at the distance {distance}"))
 
 
-def far(known: Parameters, case: Case) -> tuple[str, ...]:
-    """Return the distances of a case from the jobs that the parameters are fitted to; none of what is like them."""
-    there = dict(zip(OFFSETS, (name in known.offsets for name in case.offsets), strict=False))
-    nearest = () if there.get(OFFSETS[-1]) else (next(n for n, _, level in NEAREST if not level or there.get(level)),)
-    unknown = f"gemm_efficiency.{case.hardware}.{case.precision}" not in known.measured
-    return (*nearest, *((GPU,) if unknown else ()))
+def distance_of(known: Parameters, case: Case) -> str:
+    """Return how far a case is from the jobs that the parameters are fitted to."""
+    there = {level for level, name in zip(OFFSETS, case.offsets, strict=False) if name in known.offsets}
+    return next(name for name, common, _ in DISTANCES if there.issuperset(common))
+
+
+def has_efficiency(known: Parameters, case: Case) -> bool:
+    """Return whether measured jobs say which rate a case's matrix products reach."""
+    return f"gemm_efficiency.{case.hardware}.{case.precision}" in known.measured
 
 
 def _why(known: Parameters, case: Case) -> tuple[str, ...]:
     """Return why the interval of a case is wider."""
-    distances = far(known, case)
+    what = next(text for name, _, text in DISTANCES if name == distance_of(known, case))
     stack = f"{case.stack or 'an unnamed stack'} on {case.hardware} in {case.precision}"
-    notes = [f"{stack}: nobody measured {what}" for name, what, _ in NEAREST if name in distances]
-    if GPU in distances:
+    words = {"kind": case.kind, "framework": case.framework or "it", "software": case.software or "it"}
+    notes = [f"{stack}: nobody measured {what.format(vendor=case.vendor, **words)}"] if what else []
+    if not has_efficiency(known, case):
         notes.append(f"no measured run on {case.hardware} in {case.precision}: its efficiency is a prior")
-    return tuple(note.format(kind=case.kind) for note in notes)
+    return tuple(notes)
 
 
 def beyond(jobs: Jobs, known: Parameters) -> NDArray[np.bool_]:

@@ -26,6 +26,7 @@ BF16 = 2  # bytes
 OFFSETS = (
     ("software",),
     ("software", "kind"),
+    ("software", "vendor", "kind"),
     ("software", "hardware", "precision", "kind"),
     ("framework",),
     ("framework", "kind"),
@@ -90,6 +91,10 @@ class Case(NamedTuple):
     def software(self) -> str:
         """Return what the framework is built on, whose kernels and collectives it has; itself where that is nothing."""
         return software_of(self.framework)
+
+    @property
+    def vendor(self) -> str:
+        return vendor_of(self.hardware)
 
     @property
     def kind(self) -> str:

@@ -16,9 +16,9 @@ from estimate import held_out as splits
 from estimate.calibrate import calibrate
 from estimate.fit import fit, priors, sensitivity
 from estimate.fitted import Parameters, read, shipped, write
-from estimate.held_out import Runs, configurations, errors, folds, held_out
+from estimate.held_out import Runs, configurations, folds, held_out
 from estimate.measured import SHIPPED, read_runs
-from estimate.predict import DISTANCES, NEAREST, predict
+from estimate.predict import DISTANCES, WIDER, error_of, predict
 from estimate.step_time import step_time
 from tests.estimate.measured_rows import COLLECTED, built
 from tests.estimate.test_step_time import job, many
@@ -132,28 +132,38 @@ def test_more_peak_means_less_time_in_the_sensitivities() -> None:
 
 def test_intervals_of_simulated_errors_hold_as_many_as_they_say() -> None:
     random = np.random.default_rng(3)
-    far: tuple[tuple[str, ...], ...] = ((),) * 4000 + (("model",),) * 4000 + (("model", "gpu"),) * 4000
-    scales = np.repeat([0.1, 0.25, 0.5], 4000)
-    classes = (("maker", "kind", "all"),) * len(far)
-    held = splits.HeldOut(random.normal(0, scales), np.arange(12000), classes, far)
-    known = errors(held)
-    distances = splits.distances_of(held, known)
-    fresh = splits.HeldOut(random.normal(0, scales), held.row, classes, far)
-    inside = np.abs(fresh.error) <= splits.widths(fresh, known, distances)
+    distance = np.array(["like", "model", "work", "work"], dtype=object).repeat(4000)
+    wider = np.zeros((16000, 2), dtype=bool)
+    wider[12000:, 0] = True
+    scales = np.repeat([0.1, 0.25, 0.5, 0.8], 4000)
+    held = splits.HeldOut(random.normal(0, scales), np.arange(16000), (("kind", "all"),) * 16000, distance, wider)
+    known = splits.with_errors(msgspec.structs.replace(shipped(), errors={}, wider={}), held)
+    fresh = splits.HeldOut(random.normal(0, scales), held.row, held.classes, distance, wider)
+    inside = np.abs(fresh.error) <= splits.widths(fresh, known)
     for level, share in enumerate(splits.LEVELS):
-        for at in (slice(0, 4000), slice(4000, 8000), slice(8000, 12000)):
-            assert np.mean(inside[level, at]) == pytest.approx(share, abs=0.03)
+        for start in range(0, 16000, 4000):
+            assert np.mean(inside[level, start : start + 4000]) == pytest.approx(share, abs=0.03)
 
 
 def test_what_is_farther_never_has_a_narrower_interval() -> None:
     known = shipped()
-    by = [known.distances[name].by for name, *_ in NEAREST]
-    assert all(farther >= nearer >= (1, 1) for nearer, farther in pairwise(by)), by
-    assert {*known.distances} == {*DISTANCES}
+    for classes in (("dense, sm_9x", "dense", "all"), ("moe", "all"), ("lora", "all"), ("all",)):
+        errors = [error_of(known, name, classes)[1] for name, *_ in DISTANCES]
+        for nearer, farther in pairwise([(error.half_80, error.half_95) for error in errors]):
+            assert farther[0] >= nearer[0] > 0 and farther[1] >= nearer[1] > 0
+    assert {*known.errors} == {name for name, *_ in DISTANCES} and {*known.wider} == {*WIDER}
+
+
+def test_a_framework_that_is_known_from_other_work_is_no_near_one() -> None:
+    nvidia, amd = (predict(job(stack="primus-26.5", hardware=gpu)) for gpu in ("h100", "mi300x"))
+    halves = [float(np.log(each.high_95_s[0] / each.step_time_s[0])) for each in (nvidia, amd)]
+    near = error_of(shipped(), "release", ("dense", "all"))[1].half_95
+    assert halves[1] > halves[0] > 1.5 * near, "Primus' one measured run is a mixture of experts"
+    assert "dense job of megatron on any GPU of amd" in amd.notes[0][0]
 
 
 def test_parameters_that_do_not_say_how_wrong_they_are_are_refused(tmp_path: Path) -> None:
-    write(tmp_path / "old.yaml", msgspec.structs.replace(shipped(), distances={}))
+    write(tmp_path / "old.yaml", msgspec.structs.replace(shipped(), wider={}))
     with pytest.raises(ConfigError, match="how wrong"):
         read(tmp_path / "old.yaml")
 
@@ -162,4 +172,4 @@ def test_a_longer_sequence_than_any_measured_has_a_wider_interval() -> None:
     known = msgspec.structs.replace(shipped(), reach={"seq_length": 4096.0})
     within, longer = (predict(job(stack="nemo-25.04.02", seq_length=length), known) for length in (4096.0, 8192.0))
     ratio = [np.log(each.high_80_s[0] / each.step_time_s[0]) for each in (within, longer)]
-    assert ratio[1] == pytest.approx(ratio[0] * known.distances["reach"].by[0])
+    assert ratio[1] == pytest.approx(ratio[0] * known.wider["reach"].by[0])
