@@ -33,8 +33,8 @@ help:
 	@echo "make nemo     .venv-nemo with NeMo, for framework=nemo framework.python=.venv-nemo/bin/python"
 	@echo "make bridge   .venv-bridge with Megatron-Bridge 0.3.1, on top of .venv-nemo"
 	@echo "make bridge-recipes  .venv-bridge-recipes, which builds the recipes of a checkout of Megatron-Bridge 0.6.0 (tprimat recipes import)"
-	@echo "make stacks   .venv-stacks with Hugging Face's Trainer and DeepSpeed, for framework=hf and framework=deepspeed"
-	@echo "make test-stacks  both train on this CPU as the embedded engine does (installs 230 MB)"
+	@echo "make stacks   .venv-stacks with Hugging Face's Trainer and DeepSpeed, .venv-torchtitan with TorchTitan"
+	@echo "make test-stacks  they train on this CPU as the embedded engine does (installs 480 MB)"
 	@echo "make lock     requirements/lock*.txt renewed: the newest packages that fit, with hashes;  make licences: those installed, by licence"
 	@echo "make check    ruff, mypy, shellcheck, shfmt"
 	@echo "make install  .venv with the embedded engine;  make wheel: dist/*.whl;  make clean: remove .venv, .venv-nemo, .venv-bridge and dist"
@@ -171,7 +171,16 @@ $(STACKS)/.installed: $(VENV)/.embedded requirements/stacks.txt
 	$(STACKS)/bin/python -m pip install --quiet $(INDEXES) -r requirements/stacks.txt
 	@touch $@
 
-stacks: $(STACKS)/.installed
+# TorchTitan in one of its own
+TITAN := .venv-torchtitan
+
+$(TITAN)/.installed: $(VENV)/.embedded requirements/torchtitan.txt
+	$(PYTHON) -m venv $(TITAN)
+	$(VENV)/bin/python $(SITE) > "$$($(TITAN)/bin/python $(SITE))/embedded.pth"
+	$(TITAN)/bin/python -m pip install --quiet $(INDEXES) -r requirements/torchtitan.txt
+	@touch $@
+
+stacks: $(STACKS)/.installed $(TITAN)/.installed
 
 test-stacks: $(VENV)/.dev
 	-$(MAKE) stacks

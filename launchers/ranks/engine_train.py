@@ -34,7 +34,7 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 from megatron.core.utils import get_attr_wrapped_model, get_model_config
 from numpy.typing import NDArray
-from rank_program import machine_facts, mark, peak_memory, read_text, say
+from rank_program import machine_facts, mark, peak_memory, read_text, say, torch_device
 from tokenizer_facts import read as read_tokenizer
 from tprimat_settings import megatron_schedule, read, stated_aux_loss, training
 
@@ -73,13 +73,8 @@ def train(settings: Settings, stand_in: bool, checkpoints: Path) -> str | None:
     return stopped
 
 
-def _device() -> str:
-    """Return cuda, rocm or cpu, as settings name them."""
-    return ("rocm" if torch.version.hip else "cuda") if torch.cuda.is_available() else "cpu"
-
-
 def _set_up_groups(s: Settings) -> None:
-    gpu, device = torch.cuda.is_available(), _device()
+    gpu, device = torch.cuda.is_available(), torch_device()
     if device != s.device:  # or a CPU's figures would be kept as a GPU's
         here = f"torch {torch.__version__} has {device} here"
         raise EngineError(f"meant for {s.device}, and {here}; try a torch built for {s.device}")
@@ -132,7 +127,7 @@ def effective_arguments(built: Built) -> dict[str, Any]:
         "params_dtype": gpt.embedding.word_embeddings.weight.dtype,  # as Megatron prints it
         "use_rope_scaling": gpt.rotary_scaling,
         "bf16": gpt.config.bf16,
-        "device": _device(),
+        "device": torch_device(),
         **{name: getattr(built.settings, name) for name in ("rope_scaling_factor", *kept)},
     }
 
@@ -201,7 +196,7 @@ def _passes(built: Built, read: Reader, index: int, forward_only: bool) -> list[
 def _validate(built: Built, number: int) -> float:
     """Return the loss over the samples of validation `number`, from 0, as `evaluate` in megatron/training/training.py:
     the mean over the tokens of its batches, which follow those of the validation before."""
-    count, sums = built.settings.eval_iters, torch.zeros(2, device=torch.cuda.current_device())
+    count, sums = built.settings.eval_iters, torch.zeros(2, device=torch.cuda.currenttorch_device())
     for chunk in built.chunks:
         if built.settings.overlap_param_gather:
             chunk.disable_forward_pre_hook()
@@ -243,7 +238,7 @@ def _summed(reports: list[torch.Tensor]) -> torch.Tensor:
     """Return the sum of losses and the number of tokens of a global batch, in the last stage; elsewhere zeros.
     reports: of its micro-batches."""
     if not parallel_state.is_pipeline_last_stage():
-        return torch.zeros(2, device=torch.cuda.current_device())
+        return torch.zeros(2, device=torch.cuda.currenttorch_device())
     summed = torch.stack(reports).sum(dim=0)
     dist.all_reduce(summed, group=parallel_state.get_data_parallel_group(with_context_parallel=True))
     return summed

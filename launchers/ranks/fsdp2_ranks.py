@@ -2,134 +2,22 @@
 
     python -m torch.distributed.run --standalone --nproc-per-node N fsdp2_ranks.py --settings FILE.json
 
-Parameters bear Megatron's names and shapes, so that they begin as those of every other stack here. Exit codes are those
-of plain_ranks.py."""
+The model is plain_llama.py. Exit codes are those of plain_ranks.py."""
 
 from __future__ import annotations
 
-import math
 import sys
-from contextlib import nullcontext
 from typing import Any
 
 import plain_ranks
 import torch
 import torch.distributed as dist
-from plain_ranks import LLAMA3, Reporter, Settings, adam, global_batches, matrices, micro_batches, schedule_of
+from plain_llama import Llama
+from plain_ranks import Reporter, Settings, adam, global_batches, matrices, micro_batches, schedule_of
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn import functional
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.checkpoint import checkpoint
-
-Angles = tuple[torch.Tensor, torch.Tensor]
-"""Cosines and sines, [sequence, head size] each."""
-
-
-class Attention(nn.Module):
-    """Attend causally with grouped queries. linear_qkv has, for each group, its queries, its key and its value."""
-
-    def __init__(self, s: Settings) -> None:
-        super().__init__()
-        self.heads, self.groups, self.width = s.num_attention_heads, s.num_query_groups, s.kv_channels
-        self.unfused = s.attention_backend == "unfused"
-        rows = (self.heads + 2 * self.groups) * self.width
-        self.linear_qkv = nn.Linear(s.hidden_size, rows, bias=s.add_qkv_bias)
-        self.linear_proj = nn.Linear(self.heads * self.width, s.hidden_size, bias=False)
-        norm = nn.RMSNorm if s.qk_layernorm else nn.Identity
-        self.q_layernorm, self.k_layernorm = norm(self.width, s.norm_epsilon), norm(self.width, s.norm_epsilon)
-
-    def forward(self, x: torch.Tensor, angles: Angles) -> torch.Tensor:
-        """Return [batch, sequence, hidden] from the same."""
-        batch, length, _ = x.shape
-        per = self.heads // self.groups
-        mixed = self.linear_qkv(x).view(batch, length, self.groups, per + 2, self.width)
-        q, k, v = mixed.split([per, 1, 1], dim=3)
-        q, k, v = (part.flatten(2, 3).transpose(1, 2) for part in (q, k, v))
-        q, k = turned(self.q_layernorm(q), angles), turned(self.k_layernorm(k), angles)
-        with sdpa_kernel(SDPBackend.MATH) if self.unfused else nullcontext():
-            out = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=per > 1)
-        return self.linear_proj(out.transpose(1, 2).flatten(2))
-
-
-def turned(heads: torch.Tensor, angles: Angles) -> torch.Tensor:
-    """Return `heads` [batch, heads, sequence, head size] turned by `angles`: element i pairs with i + half."""
-    first, second = heads.chunk(2, dim=-1)
-    cos, sin = (part.to(heads.dtype) for part in angles)
-    return heads * cos + torch.cat((-second, first), dim=-1) * sin
-
-
-class MLP(nn.Module):
-    """Be SwiGLU: linear_fc1 has the gate, then what it scales."""
-
-    def __init__(self, s: Settings) -> None:
-        super().__init__()
-        self.linear_fc1 = nn.Linear(s.hidden_size, 2 * s.ffn_hidden_size, bias=False)
-        self.linear_fc2 = nn.Linear(s.ffn_hidden_size, s.hidden_size, bias=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        gate, up = self.linear_fc1(x).chunk(2, dim=-1)
-        return self.linear_fc2(functional.silu(gate) * up)
-
-
-class Layer(nn.Module):
-    def __init__(self, s: Settings) -> None:
-        super().__init__()
-        self.input_layernorm = nn.RMSNorm(s.hidden_size, s.norm_epsilon)
-        self.self_attention = Attention(s)
-        self.pre_mlp_layernorm = nn.RMSNorm(s.hidden_size, s.norm_epsilon)
-        self.mlp = MLP(s)
-
-    def forward(self, x: torch.Tensor, angles: Angles) -> torch.Tensor:
-        x = x + self.self_attention(self.input_layernorm(x), angles)
-        return x + self.mlp(self.pre_mlp_layernorm(x))
-
-
-class Decoder(nn.Module):
-    def __init__(self, s: Settings) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(Layer(s) for _ in range(s.num_layers))
-        self.final_layernorm = nn.RMSNorm(s.hidden_size, s.norm_epsilon)
-
-
-class Llama(nn.Module):
-    """A dense decoder: RMSNorm, RoPE, grouped queries, SwiGLU."""
-
-    def __init__(self, s: Settings) -> None:
-        super().__init__()
-        self.embedding = nn.ModuleDict({"word_embeddings": nn.Embedding(s.padded_vocab_size, s.hidden_size)})
-        self.decoder = Decoder(s)
-        self.output_layer = nn.Linear(s.hidden_size, s.padded_vocab_size, bias=False)
-        if not s.untie_embeddings_and_output_weights:
-            self.output_layer.weight = self.embedding["word_embeddings"].weight
-        self.recompute = s.recompute_granularity == "full"
-        self.rotary_base, self.rope_scaling_factor = (
-            s.rotary_base,
-            s.rope_scaling_factor if s.use_rope_scaling else None,
-        )
-        self.frequencies = rope(s.kv_channels, self.rotary_base, self.rope_scaling_factor)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return logits [batch, sequence, vocabulary] of tokens [batch, sequence]."""
-        positions = torch.arange(tokens.shape[1], device=tokens.device, dtype=torch.float32)
-        turns = torch.outer(positions, self.frequencies.to(tokens.device)).repeat(1, 2)
-        angles = turns.cos(), turns.sin()
-        x = self.embedding["word_embeddings"](tokens)
-        for layer in self.decoder.layers:
-            x = checkpoint(layer, x, angles, use_reentrant=False) if self.recompute else layer(x, angles)
-        return self.output_layer(self.decoder.final_layernorm(x))
-
-
-def rope(width: int, base: float, factor: float | None) -> torch.Tensor:
-    """Return RoPE's frequencies [width / 2]. factor: what Llama 3.1's rule divides the low ones by."""
-    frequencies = base ** -(torch.arange(0, width, 2, dtype=torch.float32) / width)
-    if factor is None:
-        return frequencies
-    low, high, original = LLAMA3.values()
-    turns = original * frequencies / (2 * math.pi)  # of each frequency, in the original context
-    share = ((turns - low) / (high - low)).clamp(0, 1)
-    return frequencies * (share + (1 - share) / factor)
 
 
 def sharded(s: Settings, device: torch.device) -> Llama:

@@ -3,19 +3,22 @@ every other stack, and read its settings back."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 import transformers
-from numpy.typing import NDArray
-from plain_ranks import LLAMA3, Settings, matrices
+from plain_llama import LLAMA3
+from plain_ranks import Settings, apart
 
-_LAYER = {
-    "self_attention.linear_proj": "self_attn.o_proj",
-    "mlp.linear_fc2": "mlp.down_proj",
+NAMES = {
+    "embedding": "model.embed_tokens",
+    "output": "lm_head",
+    "layer": "model.layers",
+    **{part: f"self_attn.{part}_proj" for part in ("q", "k", "v")},
+    "proj": "self_attn.o_proj",
+    **{part: f"mlp.{part}_proj" for part in ("gate", "up", "down")},
 }
-_WHOLE = {"embedding.word_embeddings.weight": "model.embed_tokens.weight", "output_layer.weight": "lm_head.weight"}
+"""The modules of transformers' Llama and Qwen (plain_ranks.apart)."""
 
 
 def kind(s: Settings) -> str:
@@ -52,32 +55,9 @@ def build(s: Settings) -> Any:
     model = getattr(transformers, f"{family}ForCausalLM")(config).float()
     parameters = dict(model.named_parameters())
     with torch.no_grad():
-        for name, values in renamed(s):
+        for name, values in apart(s, NAMES):
             parameters[name].copy_(torch.from_numpy(values))
     return model
-
-
-def renamed(s: Settings) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Yield the matrices of `plain_ranks.matrices` as transformers has them: queries, keys and values apart, and gate
-    and up."""
-    groups, per, width = s.num_query_groups, s.num_attention_heads // s.num_query_groups, s.kv_channels
-    for name, values in matrices(s):
-        if name in _WHOLE:
-            yield _WHOLE[name], values
-            continue
-        _, _, number, inner = name.removesuffix(".weight").split(".", 3)
-        layer = f"model.layers.{number}"
-        if inner == "self_attention.linear_qkv":
-            parts = values.reshape(groups, per + 2, width, -1)
-            cut = {"q": parts[:, :per], "k": parts[:, per], "v": parts[:, per + 1]}
-            yield from (
-                (f"{layer}.self_attn.{one}_proj.weight", part.reshape(-1, values.shape[1])) for one, part in cut.items()
-            )
-        elif inner == "mlp.linear_fc1":
-            gate, up = values[: len(values) // 2], values[len(values) // 2 :]
-            yield from ((f"{layer}.mlp.{one}_proj.weight", part) for one, part in (("gate", gate), ("up", up)))
-        else:
-            yield f"{layer}.{_LAYER[inner]}.weight", values
 
 
 def read_back(model: Any) -> dict[str, Any]:

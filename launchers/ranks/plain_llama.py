@@ -1,81 +1,155 @@
-"""A Llama in plain PyTorch, as short and as fast as it gets without tricks: the standard model of `tprimat
-measure`, and the peer of the engine in benchmarks/engine.py and benchmarks/gpu_day.py.
+"""A dense Llama or Qwen in plain PyTorch, as short and as fast as it gets without tricks: the model of framework=fsdp2
+(fsdp2_ranks.py), and as Peer the standard model of `tprimat measure` and what the engine is measured against
+(benchmarks/engine.py, benchmarks/gpu_day.py).
 
-One process, fp32 (or bf16 by autocast), SDPA attention with grouped keys, nn.RMSNorm, torch's cross-entropy,
-AdamW(fused), gradient clipping, the same micro-batches, the loss read after each: the same mathematics as the
-engine, in the same dtype. It is spared what a training needs beside that: it reads no data, keeps no schedule and
-goes through no process group."""
+Parameters bear Megatron's names and shapes, so that they begin as those of every other stack here."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import checkpoint
+
+LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+"""How Llama 3.1 divides the low frequencies of RoPE; Megatron-Core has the same (rotary_pos_embedding.py)."""
+STANDARD = {
+    "attention_backend": "sdpa",
+    "add_qkv_bias": False,
+    "qk_layernorm": False,
+    "untie_embeddings_and_output_weights": True,
+    "recompute_granularity": None,
+    "use_rope_scaling": False,
+}
+"""The parts of a Peer, whose sizes alone are given."""
+
+Angles = tuple[torch.Tensor, torch.Tensor]
+"""Cosines and sines, [sequence, head size] each."""
 
 
-class Block(nn.Module):
-    """Pre-norm attention and gated MLP; sizes from the engine's settings."""
+class Attention(nn.Module):
+    """Attend causally with grouped queries. linear_qkv has, for each group, its queries, its key and its value."""
 
-    def __init__(self, s: dict[str, Any]) -> None:
+    def __init__(self, s: SimpleNamespace) -> None:
         super().__init__()
-        self.heads, self.groups, self.width = s["num_attention_heads"], s["num_query_groups"], s["kv_channels"]
-        hidden, ffn = s["hidden_size"], s["ffn_hidden_size"]
-        self.norm1, self.norm2 = (nn.RMSNorm(hidden, eps=s["norm_epsilon"]) for _ in range(2))
-        self.qkv = nn.Linear(hidden, (self.heads + 2 * self.groups) * self.width, bias=False)
-        self.proj = nn.Linear(self.heads * self.width, hidden, bias=False)
-        self.gate_up = nn.Linear(hidden, 2 * ffn, bias=False)
-        self.down = nn.Linear(ffn, hidden, bias=False)
+        self.heads, self.groups, self.width = s.num_attention_heads, s.num_query_groups, s.kv_channels
+        self.unfused = s.attention_backend == "unfused"
+        rows = (self.heads + 2 * self.groups) * self.width
+        self.linear_qkv = nn.Linear(s.hidden_size, rows, bias=s.add_qkv_bias)
+        self.linear_proj = nn.Linear(self.heads * self.width, s.hidden_size, bias=False)
+        norm = nn.RMSNorm if s.qk_layernorm else nn.Identity
+        self.q_layernorm, self.k_layernorm = norm(self.width, s.norm_epsilon), norm(self.width, s.norm_epsilon)
 
-    def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        """Map [b, s, h] to [b, s, h]."""
-        b, length, _ = x.shape
-        qkv = self.qkv(self.norm1(x)).view(b, length, -1, self.width).transpose(1, 2)
-        q, k, v = qkv.split([self.heads, self.groups, self.groups], dim=1)
-        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
-        grouped = self.heads != self.groups
-        o = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
-        x = x + self.proj(o.transpose(1, 2).reshape(b, length, -1))
-        gate, up = self.gate_up(self.norm2(x)).chunk(2, dim=-1)
-        return x + self.down(functional.silu(gate) * up)
+    def forward(self, x: torch.Tensor, angles: Angles) -> torch.Tensor:
+        """Return [batch, sequence, hidden] from the same."""
+        batch, length, _ = x.shape
+        per = self.heads // self.groups
+        mixed = self.linear_qkv(x).view(batch, length, self.groups, per + 2, self.width)
+        q, k, v = mixed.split([per, 1, 1], dim=3)
+        q, k, v = (part.flatten(2, 3).transpose(1, 2) for part in (q, k, v))
+        q, k = turned(self.q_layernorm(q), angles), turned(self.k_layernorm(k), angles)
+        with sdpa_kernel(SDPBackend.MATH) if self.unfused else nullcontext():
+            out = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=per > 1)
+        return self.linear_proj(out.transpose(1, 2).flatten(2))
+
+
+def turned(heads: torch.Tensor, angles: Angles) -> torch.Tensor:
+    """Return `heads` [batch, heads, sequence, head size] turned by `angles`: element i pairs with i + half."""
+    first, second = heads.chunk(2, dim=-1)
+    cos, sin = (part.to(heads.dtype) for part in angles)
+    return heads * cos + torch.cat((-second, first), dim=-1) * sin
+
+
+class MLP(nn.Module):
+    """Be SwiGLU: linear_fc1 has the gate, then what it scales."""
+
+    def __init__(self, s: SimpleNamespace) -> None:
+        super().__init__()
+        self.linear_fc1 = nn.Linear(s.hidden_size, 2 * s.ffn_hidden_size, bias=False)
+        self.linear_fc2 = nn.Linear(s.ffn_hidden_size, s.hidden_size, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        gate, up = self.linear_fc1(x).chunk(2, dim=-1)
+        return self.linear_fc2(functional.silu(gate) * up)
+
+
+class Layer(nn.Module):
+    def __init__(self, s: SimpleNamespace) -> None:
+        super().__init__()
+        self.input_layernorm = nn.RMSNorm(s.hidden_size, s.norm_epsilon)
+        self.self_attention = Attention(s)
+        self.pre_mlp_layernorm = nn.RMSNorm(s.hidden_size, s.norm_epsilon)
+        self.mlp = MLP(s)
+
+    def forward(self, x: torch.Tensor, angles: Angles) -> torch.Tensor:
+        x = x + self.self_attention(self.input_layernorm(x), angles)
+        return x + self.mlp(self.pre_mlp_layernorm(x))
+
+
+class Decoder(nn.Module):
+    def __init__(self, s: SimpleNamespace) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Layer(s) for _ in range(s.num_layers))
+        self.final_layernorm = nn.RMSNorm(s.hidden_size, s.norm_epsilon)
 
 
 class Llama(nn.Module):
-    """Tokens [b, s] and labels [b, s] to the mean cross-entropy."""
+    """A dense decoder: RMSNorm, RoPE, grouped queries, SwiGLU."""
 
-    def __init__(self, s: dict[str, Any]) -> None:
+    def __init__(self, s: SimpleNamespace) -> None:
         super().__init__()
-        self.embed = nn.Embedding(s["padded_vocab_size"], s["hidden_size"])
-        self.blocks = nn.ModuleList(Block(s) for _ in range(s["num_layers"]))
-        self.norm = nn.RMSNorm(s["hidden_size"], eps=s["norm_epsilon"])
-        self.head = nn.Linear(s["hidden_size"], s["padded_vocab_size"], bias=False)
-        self.apply(lambda m: nn.init.normal_(m.weight, 0, 0.02) if isinstance(m, nn.Linear | nn.Embedding) else None)
-        frequencies = s["rotary_base"] ** -(torch.arange(0, s["kv_channels"], 2) / s["kv_channels"])
-        angles = torch.outer(torch.arange(s["seq_length"]), frequencies).repeat(1, 2)  # RoPE's, [s, width], each twice
-        self.register_buffer("angles", angles, persistent=False)
+        self.embedding = nn.ModuleDict({"word_embeddings": nn.Embedding(s.padded_vocab_size, s.hidden_size)})
+        self.decoder = Decoder(s)
+        self.output_layer = nn.Linear(s.hidden_size, s.padded_vocab_size, bias=False)
+        if not s.untie_embeddings_and_output_weights:
+            self.output_layer.weight = self.embedding["word_embeddings"].weight
+        self.recompute = s.recompute_granularity == "full"
+        self.rotary_base, self.rope_scaling_factor = (
+            s.rotary_base,
+            s.rope_scaling_factor if s.use_rope_scaling else None,
+        )
+        self.frequencies = rope(s.kv_channels, self.rotary_base, self.rope_scaling_factor)
 
-    def forward(self, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        x, cos, sin = self.embed(tokens), self.angles.cos(), self.angles.sin()
-        for block in self.blocks:
-            x = block(x, cos, sin)
-        logits = self.head(self.norm(x))
-        return functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return logits [batch, sequence, vocabulary] of tokens [batch, sequence]."""
+        positions = torch.arange(tokens.shape[1], device=tokens.device, dtype=torch.float32)
+        turns = torch.outer(positions, self.frequencies.to(tokens.device)).repeat(1, 2)
+        angles = turns.cos(), turns.sin()
+        x = self.embedding["word_embeddings"](tokens)
+        for layer in self.decoder.layers:
+            x = checkpoint(layer, x, angles, use_reentrant=False) if self.recompute else layer(x, angles)
+        return self.output_layer(self.decoder.final_layernorm(x))
 
 
-def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Apply RoPE to [b, heads, s, width]."""
-    first, second = x.chunk(2, dim=-1)
-    return x * cos + torch.cat((-second, first), dim=-1) * sin
+def rope(width: int, base: float, factor: float | None) -> torch.Tensor:
+    """Return RoPE's frequencies [width / 2]. factor: what Llama 3.1's rule divides the low ones by."""
+    frequencies = base ** -(torch.arange(0, width, 2, dtype=torch.float32) / width)
+    if factor is None:
+        return frequencies
+    low, high, original = LLAMA3.values()
+    turns = original * frequencies / (2 * math.pi)  # of each frequency, in the original context
+    share = ((turns - low) / (high - low)).clamp(0, 1)
+    return frequencies * (share + (1 - share) / factor)
 
 
 class Peer:
-    """A training of the plain model that takes one step at a time. precision: float32, or bfloat16 by autocast."""
+    """A training of the plain model in one process that takes one step at a time: AdamW(fused), clipping, the loss read
+    after each micro-batch. precision: float32, or bfloat16 by autocast. It is spared what a training needs beside that:
+    it reads no data, keeps no schedule and goes through no process group."""
 
-    def __init__(self, s: dict[str, Any], device: str | torch.device = "cpu", precision: str = "float32") -> None:
+    def __init__(self, s: Mapping[str, Any], device: str | torch.device = "cpu", precision: str = "float32") -> None:
         with torch.device(device):
-            self.settings, self.model = s, Llama(s)
+            self.model = Llama(SimpleNamespace(**{**s, **STANDARD}))
+        for module in self.model.modules():
+            if isinstance(module, nn.Linear | nn.Embedding):
+                nn.init.normal_(module.weight, 0, 0.02)
         self.device, self.precision = torch.device(device), getattr(torch, precision)
         betas = s["adam_beta1"], s["adam_beta2"]
         decay = [p for p in self.model.parameters() if p.dim() > 1]
@@ -87,7 +161,8 @@ class Peer:
         """Return the mean loss of one micro-batch [b, s + 1]: the forward pass."""
         low = self.precision != torch.float32
         with torch.autocast(self.device.type, self.precision) if low else nullcontext():
-            return self.model(batch[:, :-1], batch[:, 1:])
+            logits = self.model(batch[:, :-1])
+            return functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
 
     def step(self, batches: torch.Tensor) -> float:
         """Take one step over `batches` [micro-batches, b, s + 1]; return the mean loss."""

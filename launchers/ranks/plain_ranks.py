@@ -11,7 +11,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +19,17 @@ from typing import Any
 import numpy as np
 from corpus_order import Reading, batches, fingerprint
 from numpy.typing import NDArray
-from rank_program import Refused, die_with_parent, machine_facts, mark, missing, peak_memory, read_mapping, stop
+from rank_program import (
+    Refused,
+    die_with_parent,
+    machine_facts,
+    mark,
+    missing,
+    peak_memory,
+    read_mapping,
+    stop,
+    torch_device,
+)
 
 sys.path.append(str(Path(__file__).with_name("rehearsal")))
 import torch
@@ -27,8 +37,6 @@ import torch.distributed as dist
 from tprimat_parameters import full_matrix, standard_deviation
 from tprimat_settings import TABLE, first_group, read
 
-LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
-"""How Llama 3.1 divides the low frequencies of RoPE; Megatron-Core has the same (rotary_pos_embedding.py)."""
 OF_THE_REQUEST = (
     "vocab_size",
     "init_method_std",
@@ -90,8 +98,8 @@ def read_settings(path: str) -> Settings:
 
 def check_machine(s: Settings) -> None:
     """Raise Refused where torch has another kind of device than the settings are for, or too few of it."""
-    gpu = torch.cuda.is_available()
-    here = ("rocm" if torch.version.hip else "cuda") if gpu else "cpu"
+    here = torch_device()
+    gpu = here != "cpu"
     if here != s.device:
         raise Refused.of(
             "device", "torch has another one here", here, s.device, f"a torch that is built for {s.device}"
@@ -169,6 +177,26 @@ def matrices(s: Settings) -> Iterator[tuple[str, NDArray[Any]]]:
     for name, shape in shapes.items():
         values = full_matrix(name, shape, standard_deviation(name, s), s.seed)
         yield name, torch.from_numpy(values).to(dtype).float().numpy()
+
+
+def apart(s: Settings, names: Mapping[str, str]) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Yield `matrices` as a stack has them that keeps queries, keys and values apart, and gate and up. names: its own,
+    without .weight, of embedding, output, layer, and in a layer of q, k, v, proj, gate, up and down."""
+    groups, per, width = s.num_query_groups, s.num_attention_heads // s.num_query_groups, s.kv_channels
+    for name, values in matrices(s):
+        if not name.startswith("decoder."):
+            yield f"{names[name.partition('_layer')[0].partition('.')[0]]}.weight", values
+            continue
+        _, _, number, _, kind, _ = name.split(".")
+        if kind == "linear_qkv":
+            parts = values.reshape(groups, per + 2, width, -1)
+            cut = {"q": parts[:, :per], "k": parts[:, per], "v": parts[:, per + 1]}
+        elif kind == "linear_fc1":
+            cut = dict(zip(("gate", "up"), np.split(values, 2), strict=True))
+        else:
+            cut = {{"linear_proj": "proj", "linear_fc2": "down"}[kind]: values}
+        for part, rows in cut.items():
+            yield f"{names['layer']}.{number}.{names[part]}.weight", rows.reshape(-1, values.shape[1])
 
 
 class Reporter:

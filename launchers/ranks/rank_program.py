@@ -110,6 +110,13 @@ def installed(*distributions: str) -> dict[str, str | None]:
     return versions
 
 
+def torch_device() -> str:
+    """Return cuda, rocm or cpu, as settings name them."""
+    import torch
+
+    return ("rocm" if torch.version.hip else "cuda") if torch.cuda.is_available() else "cpu"
+
+
 def machine_facts(gpu: bool) -> dict[str, Any]:
     """Return what torch runs on; None: there is none, or it is unknown."""
     import torch

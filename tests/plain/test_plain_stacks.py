@@ -1,6 +1,6 @@
 """Stacks that are not built on Megatron-Core train the same experiment: equal losses, settings read back.
 
-fsdp2 needs torch alone and is in `make test`; Trainer and DeepSpeed need `make stacks`: `make test-stacks`."""
+fsdp2 needs torch alone and is in `make test`; the others need `make stacks`: `make test-stacks`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,12 @@ import pytest
 from parsers import Record, read
 
 ROOT = Path(__file__).parents[2]
-PYTHON = Path(os.environ.get("STACKS_PYTHON", ROOT / ".venv-stacks/bin/python"))
-INSTALLED = {"hf", "deepspeed"}  # by make stacks
+STACKS = os.environ.get("STACKS_PYTHON", ROOT / ".venv-stacks/bin/python")
+PYTHONS = {
+    **dict.fromkeys(("hf", "deepspeed"), Path(STACKS)),
+    "torchtitan": Path(os.environ.get("TORCHTITAN_PYTHON", ROOT / ".venv-torchtitan/bin/python")),
+}
+"""The interpreters of make stacks; fsdp2 and the engine need none of them."""
 TOLERANCE = {"fp32": 2e-6, "bf16": 3e-3, "autocast": 5e-3}
 """Nats/token: other kernels round otherwise. In fp32 every wrong setting that was tried parts them by 1.3e-4."""
 SHORT = (
@@ -41,13 +45,13 @@ CASES: dict[str, tuple[str, ...]] = {
 }
 
 
-def launched(stack: str, folder: Path, *words: str) -> tuple[int, str]:
-    """Return the exit code of a launch, and what it printed."""
-    if stack in INSTALLED and not PYTHON.exists():
-        pytest.skip(f"{stack} is not installed: make stacks, or STACKS_PYTHON")
-    python = (f"framework.python={PYTHON}",) if stack in INSTALLED else ()
+def launched(stack: str, folder: Path, *words: str, python: bool = True) -> tuple[int, str]:
+    """Return the exit code of a launch, and what it printed. python: by the interpreter that has the stack."""
+    where = (f"framework.python={PYTHONS[stack]}",) if python and stack in PYTHONS else ()
+    if where and not PYTHONS[stack].exists():
+        pytest.skip(f"{stack} is not installed: make stacks, or STACKS_PYTHON, TORCHTITAN_PYTHON")
     argv = [sys.executable, "launch.py", "platform=cpu", f"framework={stack}", f"runs_dir={folder}", f"name={stack}"]
-    done = subprocess.run([*argv, *python, *words], cwd=ROOT, capture_output=True, text=True, check=False, timeout=900)
+    done = subprocess.run([*argv, *where, *words], cwd=ROOT, capture_output=True, text=True, check=False, timeout=900)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -106,6 +110,43 @@ def test_every_stack_trains_as_the_engine_does(stack: str, case: str, engine: En
             launched(stack, tmp_path, *CASES[case], "training.use_distributed_optimizer=false", "dry_run=true")[0] == 2
         )
     assert_the_same(stack, case, engine, tmp_path)
+
+
+TITAN: dict[str, tuple[str, ...]] = {
+    "fp32 1 rank": CASES["fp32 1 rank"],
+    "fp32 2 ranks": CASES["fp32 2 ranks"],
+    "fp32 TP2": ("gpus_per_node=2", "layout.tensor_model_parallel_size=2"),
+    "fp32 1 rank, tied, wide heads": (
+        *("gpus_per_node=1", "model.untie_embeddings_and_output_weights=false", "model.kv_channels=64"),
+    ),
+    "fp32 2 ranks, Qwen 3": ("gpus_per_node=2", "model.qk_layernorm=true", *PARTS[4:]),
+    "fp32 2 ranks, scaled RoPE": ("gpus_per_node=2", *PARTS[2:4]),
+    "bf16 2 ranks": ("gpus_per_node=2", "precision=bf16"),
+}
+
+
+@pytest.mark.stacks
+@pytest.mark.parametrize("case", TITAN)
+def test_torchtitan_trains_as_the_engine_does(case: str, engine: Engine, tmp_path: Path) -> None:
+    CASES.setdefault(case, TITAN[case])
+    assert_the_same("torchtitan", case, engine, tmp_path)
+
+
+REFUSED = {
+    "pull/2323": ("gpus_per_node=2", "training.use_distributed_optimizer=false"),
+    "issues/2972": ("gpus_per_node=2", "layout.pipeline_model_parallel_size=2"),
+    "FSDP2, which torch refuses": ("gpus_per_node=2", "model.untie_embeddings_and_output_weights=false"),
+    "computes in fp32": ("gpus_per_node=2", "layout.tensor_model_parallel_size=2", "precision=bf16"),
+    "no biases of queries": ("gpus_per_node=1", "model.add_qkv_bias=true"),
+    "its Qwen 3 does not": ("gpus_per_node=1", "model.qk_layernorm=true", *PARTS[2:4]),
+}
+
+
+@pytest.mark.parametrize("named", REFUSED)
+def test_what_torchtitan_does_otherwise_than_it_says_is_refused(named: str, tmp_path: Path) -> None:
+    code, text = launched("torchtitan", tmp_path, *REFUSED[named], "dry_run=true", python=False)
+    assert code == 2
+    assert named in text
 
 
 @pytest.mark.stacks

@@ -1,0 +1,79 @@
+"""framework=torchtitan: TorchTitan's own Trainer (launchers/ranks/torchtitan_ranks.py). Releases 0.2."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from conf.check import wrong
+from conf.errors import Problem
+from conf.resolve import Declared, Experiment
+from launchers.plain import Plain
+
+
+class TorchTitan(Plain):
+    """See launchers.plain.Plain."""
+
+    name = "torchtitan"
+    takes_options = True  # of JobConfig
+
+    def otherwise(self, e: Experiment) -> Iterator[Declared]:
+        """See Plain."""
+        yield Declared("overlap_grad_reduce", True, "FSDP2 always reduces gradients while the backward pass goes on")
+        why = "FSDP2 gathers a layer's parameters while the one before computes, wherever they are sharded"
+        yield Declared("overlap_param_gather", _is_sharded(e), why)
+        yield Declared("max_position_embeddings", e.training.seq_length, "TorchTitan computes RoPE for the sequence")
+        if e.precision.params_dtype == "bfloat16" and not _is_sharded(e):
+            why = "without FSDP2 TorchTitan's bf16 is autocast over fp32 weights"
+            yield Declared("enable_autocast", True, why)
+
+    def refusals(self, e: Experiment) -> Iterator[Problem]:
+        """See Framework."""
+        yield from super().refusals(e)
+        yield from _layout_refused(e)
+        model = e.model
+        if model.add_qkv_bias:
+            what = "TorchTitan's models have no biases of queries, keys and values"
+            yield wrong(e, "model.add_qkv_bias", what, "false", "another framework")
+        plain = model.num_attention_heads * model.kv_channels == model.hidden_size
+        untied = model.untie_embeddings_and_output_weights
+        if not untied and _is_sharded(e):
+            what = "TorchTitan 0.2.2 puts the two ends of tied embeddings into two groups of FSDP2, which torch refuses"
+            yield wrong(e, "model.untie_embeddings_and_output_weights", what, "true, or one replica")
+        if model.use_rope_scaling and (model.qk_layernorm or not untied or not plain):
+            what = "TorchTitan's Llama scales RoPE and its Qwen 3 does not, which alone has these parts"
+            yield wrong(e, "model.use_rope_scaling", what, "false, or untied weights and heads of hidden_size")
+        if not e.precision.accumulate_allreduce_grads_in_fp32:
+            what = "TorchTitan reduces gradients in fp32 alone"
+            yield wrong(e, "precision.accumulate_allreduce_grads_in_fp32", what, "true")
+
+
+def _is_sharded(e: Experiment) -> bool:
+    """Return whether FSDP2 cuts the parameters."""
+    layout = e.layout
+    shards = layout.data_parallel_size if e.training.use_distributed_optimizer else 1
+    return shards * layout.context_parallel_size > 1
+
+
+def _layout_refused(e: Experiment) -> Iterator[Problem]:
+    """Yield the layouts in which this release trains otherwise than it says."""
+    layout = e.layout
+    if layout.data_parallel_size > 1 and not e.training.use_distributed_optimizer:
+        what = (
+            "TorchTitan 0.2.2 divides the gradients of DDP by its ranks twice (github.com/pytorch/torchtitan/pull/2323)"
+        )
+        yield wrong(e, "training.use_distributed_optimizer", what, "true, which is FSDP2")
+    if layout.pipeline_model_parallel_size > 1:
+        what = (
+            "in a pipeline TorchTitan 0.2.2 steps with the gradients of the tokens' sum, so that it clips every step "
+            "(github.com/pytorch/torchtitan/issues/2972)"
+        )
+        yield wrong(e, "layout.pipeline_model_parallel_size", what, "1")
+    if layout.tensor_model_parallel_size > 1 and not layout.sequence_parallel:
+        what = "TorchTitan always cuts the sequence with tensor parallelism"
+        yield wrong(e, "layout.sequence_parallel", what, "true")
+    if e.precision.params_dtype == "bfloat16" and layout.tensor_model_parallel_size > 1 and not _is_sharded(e):
+        what = "TorchTitan 0.2.2 computes in fp32 where tensor parallelism has no FSDP2 beside it"
+        yield wrong(e, "precision.params_dtype", what, "float32, or data parallelism beside it")
+
+
+FRAMEWORK = TorchTitan()
