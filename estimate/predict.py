@@ -30,8 +30,8 @@ DISTANCES = (
 (OFFSETS), and what nobody measured. Two with one GPU, or of one framework, are not like each other for that."""
 GPU, REACH = "gpu", "reach"
 WIDER = (GPU, REACH)
-"""Reasons to widen an interval at any distance. gpu: no run on it in that precision; reach: a longer sequence, more GPUs or
-more ranks of experts than of any run. Widths and factors are measured (estimate/held_out.py)."""
+"""Reasons to widen an interval at any distance. gpu: no run on it in that precision; reach: a longer sequence, more
+GPUs or more ranks of experts than of any run. Widths and factors are measured (estimate/held_out.py)."""
 
 
 @dataclass(frozen=True, slots=True)
