@@ -21,10 +21,10 @@ DISTANCES = (
     ("like", (_NEAR, _STACK, ("framework", "hardware", "model", "precision")), ""),
     ("model", (_NEAR, _STACK), "this model with it"),
     ("release", (_NEAR,), "a {kind} job of that release"),
-    ("stack", (_STACK,), "it in that precision"),
+    ("precision", (_STACK,), "it in that precision"),
     ("machine", (("framework", "kind"),), "a {kind} job of {framework} on that GPU in that precision"),
     ("work", (("software", "vendor", "kind"),), "a {kind} job of {framework}"),
-    ("nothing", (), "a {kind} job of {software} on any GPU of {vendor}"),
+    ("software", (), "a {kind} job of {software} on any GPU of {vendor}"),
 )
 """Distances of a job from the measured ones, the nearest first: a name, what it has in common with some of them
 (OFFSETS), and what nobody measured. Two with one GPU, or of one framework, are not like each other for that."""
@@ -37,7 +37,7 @@ GPUs or more ranks of experts than of any run. Widths and factors are measured (
 @dataclass(frozen=True, slots=True)
 class Prediction:
     """Step times of n jobs in seconds, with the ends of the intervals that hold 80 and 95 of 100. classes: what the
-    errors are of, a class and a distance; rows: how many of them there are. notes: why an interval is wider."""
+    errors are of, and what was new of it; rows: how many of them there are. notes: why an interval is wider."""
 
     step_time_s: Numbers
     low_80_s: Numbers
@@ -64,7 +64,7 @@ def predict(jobs: Jobs, parameters: Parameters | None = None) -> Prediction:
     parts, cases = step_time(jobs, known), cases_of(jobs)
     total = parts.total
     expected = [error_of(known, distance_of(known, case), classes_of(case)) for case in cases.distinct]
-    names = [f"{name}, {distance_of(known, case)}" for (name, _), case in zip(expected, cases.distinct, strict=True)]
+    names = [_class(name, distance_of(known, case)) for (name, _), case in zip(expected, cases.distinct, strict=True)]
     notes = [_why(known, case) for case in cases.distinct]
     near, far = np.exp(half_widths(jobs, known))
     spread = [0] * total.size if cases.index is None else cases.index.tolist()
@@ -79,6 +79,10 @@ def predict(jobs: Jobs, parameters: Parameters | None = None) -> Prediction:
         tuple(notes[i] for i in spread),
         parts,
     )
+
+
+def _class(name: str, distance: str) -> str:
+    return name if distance == DISTANCES[0][0] else f"{name} whose {distance} was new"
 
 
 def half_widths(jobs: Jobs, known: Parameters) -> Numbers:
