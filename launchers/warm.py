@@ -1,5 +1,5 @@
-"""Keep processes that have imported a vendor's stack, for ranks that are played one after another: a rank then costs
-only what is its own. launchers/ranks/rehearsal/tprimat_warm.py is what they run, and says how."""
+"""Keep processes that have imported a vendor's stack, for rehearsals of one rank that follow one another: each then
+costs only what is its own. launchers/ranks/rehearsal/tprimat_warm.py is what they run, and says how."""
 
 from __future__ import annotations
 
@@ -128,9 +128,9 @@ class _Pool:
 
 @contextmanager
 def kept() -> Iterator[None]:
-    """Let the ranks of rehearse=layout that are started meanwhile share their imports. All processes have ended when it
-    returns. Without Linux nothing is shared."""
-    if sys.platform != "linux":
+    """Let rehearsals that are started meanwhile share their imports: ranks of rehearse=layout, and toys of one rank.
+    All processes have ended when it returns. Without Linux nothing is shared; inside another `kept` that one serves."""
+    if sys.platform != "linux" or VARIABLE in os.environ:
         yield
         return
     with (

@@ -24,7 +24,7 @@ from conf.errors import ConfigError, InputError, Problem, command
 from conf.load import experiments, settle
 from conf.resolve import Experiment
 from estimate.headroom import headroom
-from launchers import bundle, make_plan, preflight, where
+from launchers import bundle, make_plan, preflight, warm, where
 from launchers.frameworks import framework_of
 from launchers.matrix import Run
 from launchers.plan import Host, Scope
@@ -135,6 +135,8 @@ def run_all(requested: Sequence[Experiment], as_json: bool, *, anew: bool = True
         else:
             starts += [partial(_once, e) for e in single]
         most = together.at_once(requested) if not single else turns.at_once(single)
+        if most == 1 and len(requested) > 1 and not single:  # side by side each has a core for its own imports
+            held.enter_context(warm.kept())
         try:
             for row in together.rows(starts, most, _is_ended_by_us):
                 rows.append(row)

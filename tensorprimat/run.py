@@ -8,7 +8,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace as changed
 from itertools import islice
 from multiprocessing import parent_process
@@ -28,7 +28,7 @@ from conf.plain import terminal
 from conf.resolve import Experiment
 from conf.secret import SECRET, blotted
 from conf.vocabulary import leaves, requested, vocabulary
-from launchers import make_plan, power, preflight, rehearse, run_dir, runner, where
+from launchers import make_plan, power, preflight, rehearse, run_dir, runner, warm, where
 from launchers.attribute_settings import FORMS, assignments, table
 from launchers.bundle import digests
 from launchers.frameworks import framework_of
@@ -105,7 +105,9 @@ def rehearse_once(e: Experiment, host: Host) -> tuple[Record, Path]:
         return record, path
     for note in rehearsed.notes:
         print(f"warning: {e.framework.name}: {note}", file=sys.stderr)
-    return run_once(small, plan, rehearsed)
+    several = e.rehearse == "layout" and len(rehearse.played(small)) > 1
+    with warm.kept() if several else nullcontext():
+        return run_once(small, plan, rehearsed)
 
 
 def rehearsal(e: Experiment) -> tuple[Experiment, Scope]:

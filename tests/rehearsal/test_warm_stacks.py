@@ -39,3 +39,21 @@ def test_a_record_is_the_same(stack: str, tmp_path: Path) -> None:
         shared, _ = rehearsed(tmp_path / "shared", stack, "rehearse=layout", "model=llama_tiny", *sizes)
     assert lasting(shared) == lasting(alone)
     assert set(shared.environment["parameters_by_rank"]) == {"0", "14"}
+
+
+@pytest.mark.parametrize("stack", ["nemo", "megatron_bridge", "primus"])
+def test_a_toy_of_one_rank_trains_the_same(stack: str, tmp_path: Path) -> None:
+    alone, _ = rehearsed(tmp_path / "alone", stack)
+    assert alone.status == "completed", alone.cause
+    with warm.kept():
+        runs = [rehearsed(tmp_path / name, stack)[0] for name in ("first", "second")]
+    for one in runs:
+        assert numbers(one) == numbers(alone)
+
+
+def numbers(record: Record) -> list[Any]:
+    """Return what was computed, and of what: without clocks, lines of the log and paths."""
+    read = record.read_back
+    assert read is not None and read.first_weights and read.first_gradients and read.last_weights and read.process
+    tensors = (read.drawn, read.first_weights, read.first_gradients, read.last_weights, read.batches, read.optimizer)
+    return [*((s.step, s.loss, s.grad_norm, s.lr_used) for s in record.steps), *tensors, read.process.variables]

@@ -5,7 +5,8 @@ TPRIMAT_REHEARSE=train|layout   a stand-in for torch.cuda where there is no acce
 TPRIMAT_PLAY_RANK=R, TPRIMAT_PLAY_WORLD=W   this one process plays rank R of W (there, too)
 TPRIMAT_EQUAL_INIT=SEED         weights by global name (tprimat_parameters.py)
 TPRIMAT_PROBE=DIR               what is built and stepped is read into DIR (tprimat_probe.py)
-TPRIMAT_WARM=SOCKET             a rank that is played runs in a process that has imported its stack (tprimat_warm.py)"""
+TPRIMAT_WARM=SOCKET             a rank that is alone, or is played, runs in a process that has imported its stack
+                                (tprimat_warm.py)"""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ def _set_up() -> None:
     for variable, (module, function) in parts.items():
         if os.environ.get(variable):
             getattr(__import__(module), function)()
-    if os.environ.get("TPRIMAT_WARM") and os.environ.get("TPRIMAT_PLAY_RANK"):
+    if os.environ.get("TPRIMAT_WARM") and (os.environ.get("TPRIMAT_PLAY_RANK") or os.environ.get("WORLD_SIZE") == "1"):
         __import__("tprimat_warm").hand_over()
     if os.environ.get("TPRIMAT_PROBE"):
         from tprimat_after_import import after

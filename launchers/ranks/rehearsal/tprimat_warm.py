@@ -1,9 +1,9 @@
-"""Start ranks that are played one after another out of a process that has imported their stack already.
+"""Start ranks that follow one another, each alone in its run, out of a process that has imported their stack already.
 
-A rank of rehearse=layout imports for ten to twenty seconds, and plays for three. While TPRIMAT_WARM names a socket
-(launchers/warm.py), its Python hands its command, environment and output over as soon as it starts (sitecustomize.py),
-waits, and ends as the rank does; where nobody takes it, it goes on by itself. This module, as a program, imports the
-stack of the first such rank once, and forks a child for each.
+A rank of rehearse=layout, or a toy of one rank, imports for five to twenty seconds, and runs for three. While
+TPRIMAT_WARM names a socket (launchers/warm.py), its Python hands its command, environment and output over as soon as it
+starts (sitecustomize.py), waits, and ends as the rank does; where nobody takes it, it goes on by itself. This module,
+as a program, imports the stack of the first such rank once, and forks a child for each.
 
 What a variable has decided at import cannot be decided again. So each variable that is read meanwhile is reported, and
 a rank comes here only if it has the same values of them. What the imports print, every rank prints first."""
