@@ -8,9 +8,13 @@ from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from conf.errors import writing
+from estimate.explained import Swing, sensitivities
 from estimate.figures import Estimate
-from estimate.jobs import GB
+from estimate.jobs import GB, Jobs
+from estimate.roofline import Bound, rooflines
 from estimate.search import Found, Search
 from estimate.step_time import PARTS
 from metrics.bill import Terms, bill
@@ -45,6 +49,8 @@ def write_estimate(path: Path, result: Estimate, lines: Iterable[str]) -> None:
     body = (
         _titled("The parts of a step", bars(parts, "s")),
         _titled("Memory of the fullest GPU", bars(memory, "GB", 1 / GB)),
+        _titled("Roofline of the modules of a layer", roofline(result.jobs)),
+        _titled("Change of the step time where each is 10 % larger", swings(sensitivities(result.jobs))),
         _titled("All figures", f"<pre>{escape(chr(10).join(lines))}</pre>"),
     )
     _write(path, f"{e.model.name} on {e.layout.world_size} × {e.hardware.spelled}, {e.layout} (estimated)", body)
@@ -74,6 +80,57 @@ def bars(parts: Mapping[str, float], unit: str, scale: float = 1.0) -> str:
         drawn.append(f'<rect class="bar" x="{_LEFT}" y="{y + 3}" width="{length:.1f}" height="{_ROW - 6}"/>')
         drawn.append(f'<text x="{_LEFT + length + 8:.1f}" y="{y + 15}">{escape(text)}</text>')
     return _svg(_END, _ROW * len(rows), drawn)
+
+
+def swings(found: Sequence[Swing]) -> str:
+    """Return a bar for each sensitivity as SVG: to the left the step is faster, to the right slower."""
+    most = max((abs(one.change) for one in found), default=1.0)
+    middle, drawn = _LEFT + _WIDE / 2, list[str]()
+    for at, one in enumerate(found):
+        y, length = at * _ROW, _WIDE / 2 * abs(one.change) / most
+        left = middle - length if one.change < 0 else middle
+        drawn.append(f'<text x="{_LEFT - 8}" y="{y + 15}" text-anchor="end">{escape(one.name)}</text>')
+        drawn.append(f'<rect class="bar" x="{left:.1f}" y="{y + 3}" width="{length:.1f}" height="{_ROW - 6}"/>')
+        drawn.append(f'<text x="{_LEFT + _WIDE + 8}" y="{y + 15}">{100 * one.change:+.2f} %</text>')
+    drawn.append(f'<path class="axis" d="M {middle} 0 V {_ROW * len(found)}"/>')
+    return _svg(_END, _ROW * len(found), drawn)
+
+
+def roofline(jobs: Jobs) -> str:
+    """Return the modules of job 0 under what the data sheet allows, as SVG: FLOP for each byte against FLOP/s, both in
+    powers of ten; the roof is the memory's rate on the left, the matrix units' peak on the right. FLOP/s are the most
+    that a module can reach, not measured."""
+    bounds = rooflines(jobs)
+    reached = [bound.flop / bound.least_s for bound in bounds]
+    peak, rate = (float(np.asarray(getattr(jobs, name)).reshape(-1)[0]) for name in ("peak_flops", "memory_bandwidth"))
+    ends = [min(bound.intensity for bound in bounds) / 2, max(*(bound.intensity for bound in bounds), peak / rate) * 2]
+    low, high = (float(np.log10(end)) for end in ends)
+    top, bottom = float(np.log10(peak)) + 0.2, float(np.log10(min(reached))) - 0.2
+
+    def at(intensity: float, flop_s: float) -> tuple[float, float]:
+        across = (float(np.log10(intensity)) - low) / (high - low)
+        down = (top - float(np.log10(flop_s))) / (top - bottom)
+        return _EDGE + across * (_WIDTH - _EDGE - 150), 10 + down * (_HEIGHT - 50)
+
+    roof = [at(ends[0], ends[0] * rate), at(peak / rate, peak), at(ends[1], peak)]
+    line = " L ".join(f"{x:.1f} {y:.1f}" for x, y in roof)
+    drawn = [
+        f'<path class="axis" fill="none" d="M {_EDGE} 10 V {_HEIGHT - 40} H {_WIDTH - 150}"/>',
+        f'<path class="axis" fill="none" d="M {line}"/>',
+        f'<text x="{_WIDTH - 150}" y="{_HEIGHT - 4}" text-anchor="end">FLOP/byte, {shown(ends[0], 2)} to '
+        f"{shown(ends[1], 2)}; the roof bends at {shown(peak / rate, 3)}</text>",
+        f'<text x="{roof[1][0] - 8:.1f}" y="{roof[1][1]:.1f}" text-anchor="end">{shown(peak / 1e12, 4)} TFLOP/s</text>',
+    ]
+    for bound, flop_s in zip(bounds, reached, strict=True):
+        x, y = at(bound.intensity, flop_s)
+        about = f"{bound.module}: {shown(bound.intensity, 3)} FLOP/byte, at most {shown(flop_s / 1e12, 3)} TFLOP/s"
+        drawn.append(f'<circle class="front" cx="{x:.1f}" cy="{y:.1f}" r="5"><title>{escape(about)}</title></circle>')
+    return _svg(_WIDTH, _HEIGHT, drawn) + _legend(bounds)
+
+
+def _legend(bounds: Sequence[Bound]) -> str:
+    rows = (f"{one.module} {shown(one.intensity, 3)} FLOP/byte, {one.limit}" for one in bounds)
+    return f"<p>{escape('; '.join(rows))}</p>"
 
 
 def picture(front: Sequence[Found], terms: Terms) -> str:

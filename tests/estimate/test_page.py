@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from estimate.cli import main
-from estimate.page import bars
+from estimate.explained import Swing
+from estimate.page import bars, roofline, swings
+from estimate.roofline import rooflines
+from tests.estimate.test_step_time import job
 
 CASE = ("model=llama31_8b", "hardware=h100", "nodes=1")
 
@@ -20,11 +23,26 @@ def test_bars_are_as_long_as_their_parts() -> None:
     assert "large &lt;b&gt;" in drawn and "80.0 %" in drawn
 
 
+def test_the_roofline_and_the_sensitivities_are_drawn_to_scale() -> None:
+    jobs = job()
+    circles = re.findall(r'<circle class="front" cx="([\d.]+)" cy="([\d.]+)"[^>]*><title>([^:]+)', roofline(jobs))
+    assert {name for *_, name in circles} == {bound.module for bound in rooflines(jobs)}
+    heights = {name: float(y) for _, y, name in circles}
+    assert heights["norms and residuals"] > heights["fc1"], "bound by memory, it lies lower"
+    assert roofline(job(gpu="b200")) != roofline(jobs)
+    drawn = swings((Swing("slower", 0.04), Swing("faster", -0.02)))
+    bars_ = re.findall(r'class="bar" x="([\d.]+)"[^>]* width="([\d.]+)"', drawn)
+    (right, long), (left, short) = ((float(x), float(width)) for x, width in bars_)
+    assert long == pytest.approx(2 * short) and left + short == pytest.approx(right)
+    assert "+4.00 %" in drawn and "-2.00 %" in drawn
+
+
 def test_an_estimate_has_its_page_beside_its_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*CASE, "-o", str(tmp_path / "own")]) == 0
     printed, page = capsys.readouterr().out, (tmp_path / "own" / "estimate.html").read_text("utf-8")
     speed = next(line for line in printed.splitlines() if line.startswith("speed")).split()[1]
     assert speed in page and "tensor parallel" in page and page.count('class="bar"') > 10
+    assert page.count("<svg") == 4 and page.count("<circle") > 5
 
 
 def test_a_search_draws_every_layout_that_no_other_beats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
