@@ -103,7 +103,7 @@ def compare_validations(runs: Sequence[Traced], strict: bool) -> Finding | None:
     if silent := next((run for run in runs if not known[id(run)]), None):
         return Finding("unknown", f"{silent.name} reports no validation")
     pairs = [(pair, _as_printed(*(known[id(run)] for run in pair))) for pair in _pairs(runs)]
-    return _first([_two(*pair, "loss", *two) if strict else _far(*pair, *two) for pair, two in pairs])
+    return _first([(_added_up if strict else _far)(*pair, *two) for pair, two in pairs])
 
 
 def validated(record: Record) -> dict[int, float]:
@@ -126,6 +126,25 @@ def _as_printed(ours: Mapping[int, float], theirs: Mapping[int, float]) -> tuple
     printed = {step for step in ours.keys() & theirs.keys() if any(rounded(v[step]) == v[step] for v in (ours, theirs))}
     one, other = ({step: rounded(v[step]) if step in printed else v[step] for step in v} for v in (ours, theirs))
     return one, other
+
+
+def _added_up(first: Traced, run: Traced, ours: Mapping[int, float], theirs: Mapping[int, float]) -> Finding:
+    """Return how two validations of rehearsals compare. Stacks add up the same losses of micro-batches in float32 in
+    unlike orders: Megatron batch by batch, Primus one after the other (primus/backends/megatron/training/evaluator.py
+    of v26.5.1). Two sums of n positive numbers are within 2 n roundings of each other, and two roundings to seven
+    digits within one of the last."""
+    found, record = _two(first, run, "loss", ours, theirs), first.run.record
+    sizes = [record.setting(name) for name in ("eval_iters", "global_batch_size", "micro_batch_size")]
+    if found.state != "apart" or not all(type(size) is int for size in sizes):
+        return found
+    terms = sizes[0] * sizes[1] // sizes[2]
+    largest = max(gap(ours[step], theirs[step]) for step in ours)
+    digit = max(10.0 ** (math.floor(math.log10(loss)) - 6) / loss for loss in (*ours.values(), *theirs.values()))
+    if [*differing(record, run.run.record)] or not largest <= 2 * terms * _UNIT + digit:
+        return found
+    return Finding(
+        "equal", f"at most {shown(largest, 2)} of it apart, as sums of {terms} losses in another order may be"
+    )
 
 
 def _far(first: Traced, run: Traced, ours: Mapping[int, float], theirs: Mapping[int, float]) -> Finding:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 TEXTS_AT_ONCE = 64
+LIST = "a list in place of text"
+"""Megatron's script makes a sequence of each entry, and its GPT datasets shuffle sequences: text would be torn up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +139,8 @@ def _of_json(line: str, field: str) -> str:
     if field not in value:
         raise _Unusable("no such field", f"{field}; it has {', '.join(map(str, [*value][:8]))}")
     text = value[field]
+    if isinstance(text, list):
+        raise _Unusable(LIST, f"{field} has {len(text):,} entries")
     if not isinstance(text, str):
         raise _Unusable("no text", f"{field} is a {type(text).__name__}")
     try:

@@ -16,7 +16,7 @@ import msgspec
 from conf.errors import InputError, Problem, some, writing
 from conf.plain import terminal
 from corpora import inputs, manifest, tokenizers
-from corpora.blocks import Encoded, Rules
+from corpora.blocks import LIST, Encoded, Rules
 from corpora.inputs import Block, End, File, Position
 from corpora.manifest import Input, Manifest
 from corpora.partial import TOKENS, Partial, State, Written, alone, is_sealed, publish, write_index
@@ -165,7 +165,8 @@ def _finish(job: Job, partial: Partial) -> Manifest:
         counts.update(one.dropped)
     if not state.tokens:
         why = some([f"{count:,} {reason}" for reason, count in counts.items()]) or "no document at all"
-        hint = "field=NAME, if the text is in another field"
+        lists = "join the sentences of each document first: jq -c '.text |= join(\" \")'"
+        hint = lists if LIST in counts else "field=NAME, if the text is in another field"
         raise InputError(Problem(str(job.prefix), "no document is left to make a corpus of", why, hint=hint))
     documents, digest = write_index(folder, job.rules.dtype)
     assert state.least is not None and state.largest is not None

@@ -173,9 +173,13 @@ def _problems(e: Experiment) -> Iterator[Problem]:
     if e.rehearse == "layout":
         what = "a bundle starts the stack once, and a layout is rehearsed rank by rank"
         yield Problem("rehearse", what, "layout", "train", "rehearse=train, or without bundle=")
-    if e.data.name == "blend" or e.data.tokenizer or (e.data.split != ALL_TRAINS and e.data.name != "mock"):
-        what = "a bundle reads one corpus of ids, all of which trains: its DATA_PREFIX is one path"
+    settled, cut = framework_of(e.framework.name).settled_there, e.data.split != ALL_TRAINS and e.data.name != "mock"
+    if settled and (e.data.name == "blend" or e.data.tokenizer or cut):
+        what = f"{settled} of this stack's bundle are settled where it runs, for one corpus of ids, all of which trains"
         yield Problem("data", what, f"data={e.data.name}, split {e.data.split}", hint="a launch on that machine")
+    if e.data.tokenizer and e.data.tokenizer_sha256 is None:
+        what = "another tokenizer may lie under this path where the bundle runs: say which one is meant"
+        yield Problem("data.tokenizer_sha256", what, "null", hint="tokenizer.sha256 of PREFIX.json")
     if e.repeat > 1:
         yield Problem("repeat", "a bundle is one run", str(e.repeat), "1", "start it several times, or a bundle a seed")
 

@@ -40,6 +40,7 @@ class Primus(Framework):
     name = "primus"
     vendors = ("amd",)
     takes_options = True
+    settled_there = "iterations, nodes and GPUs"
     environment_table = "amd_env"  # beside a recipe's own environment, too: AMD documents three variables of thirty
     recipe_trees = (primus_recipes.TREE,)
 

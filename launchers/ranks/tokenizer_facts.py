@@ -18,6 +18,12 @@ def read(path: str) -> dict[str, Any]:
     """Return tokenizer_{sha256, vocab_size, eod, bos, pad} of the folder at `path`; None: it has no such token.
     Raises Refused: it has no tokenizer.json and tokenizer_config.json, or one is damaged."""
     folder = Path(path)
+    if not folder.is_dir():
+        what = "is no folder of a tokenizer of Hugging Face's, the one form that every stack here opens alike"
+        allowed = "a folder that save_pretrained of transformers has written"
+        attempt = "the folder of a tokenizer.json, of an id its download (hf download ID --local-dir FOLDER); without"
+        attempt += " data.tokenizer every stack reads the ids, of a tokenizer of any form"
+        raise Refused.of(path, what, "a file" if folder.exists() else "nothing is here", allowed, attempt)
     tokenizer, config = (_json(folder / name) for name in ("tokenizer.json", "tokenizer_config.json"))
     ids = _ids(tokenizer)
     special = {name: ids.get(_text(config.get(name))) for name in SPECIAL}

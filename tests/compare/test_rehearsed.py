@@ -15,8 +15,10 @@ from compare.audit import Audit, Check
 from compare.groups import group
 from compare.rehearsed import MARGIN, ROUNDING, SIZES
 from conf.vocabulary import vocabulary
+from metrics import shown
 from parsers import Record, Run
 from parsers.read_back import Object, Output
+from parsers.record import Validation
 
 YES, NO, OPEN = "comparable", "not comparable", "cannot tell"
 NEMO, PRIMUS = {"framework": "nemo"}, {"framework": "primus"}
@@ -57,6 +59,26 @@ def test_between_layouts_the_band_is_that_of_measured_rounding_and_is_shown() ->
     assert "of rounding between TP (4 × measured, benchmarks/rounding.py)" in check(inside, "loss").reason
     outside = audited(toy("a"), off(toy("b", TP2 | {"data_parallel_size": 2}), 2 * MARGIN * measured))
     assert (outside.verdict.word, check(outside, "loss").state) == (NO, "apart")
+
+
+def test_validations_may_differ_by_the_order_in_which_they_are_added_up_and_by_no_more() -> None:
+    """Of 2 x 4 micro-batches: the losses of Primus v26.5.1 and of the engine in one rehearsal."""
+    exact, settings = 6.796536445617676, {"eval_interval": 4, "eval_iters": 2}
+
+    def validated(name: str, loss: float) -> Record:
+        made = toy(name, {"global_batch_size": 4, "micro_batch_size": 1, "data_parallel_size": 1, **settings})
+        return replace(made, validations=(Validation(line=1, iteration=4, loss=loss),))
+
+    def found(loss: float) -> Check:
+        return check(audited(validated("a", exact), validated("b", loss)), "validation")
+
+    assert found(exact).reason.startswith("bit-equal over 1 steps")
+    printed = found(6.796537)  # with seven digits
+    assert (printed.state, printed.reason) == (
+        "equal",
+        f"at most {shown(1 / 6.796537e6, 2)} of it apart, as sums of 8 losses in another order may be",
+    )
+    assert found(exact * (1 + 3e-6)).state == "apart"
 
 
 def test_every_band_that_may_be_looked_up_was_measured() -> None:

@@ -129,6 +129,7 @@ def test_what_is_left_out_is_counted_and_named(
         b"": "empty",
         b'{"txt": "the"}': "no such field",
         b'{"text": 7}': "no text",
+        b'{"text": ["the a.", "of to."]}': "a list in place of text",
         b"[1]": "no object",
         b'{"text": "' + b"the " * 2000 + b'"}': "too long",
         b"[" * 100000: "too long",
@@ -164,6 +165,7 @@ def bad_inputs(folder: Path) -> Iterator[tuple[Path, str]]:
         ("no.parquet", good, "is damaged, or cannot be read"),
         ("array.json", b"[\n" + good, "is an array of JSON"),
         ("none.jsonl", b"", "no document is left"),
+        ("sentences.jsonl", b'{"text": ["the a.", "of to."]}\n', "join the sentences of each document first"),
         ("what.pdf", b"%PDF", "of which format?"),
     ):
         (folder / name).write_bytes(raw)

@@ -55,7 +55,10 @@ def check(records: dict[str, Record], folder: Path, capsys: pytest.CaptureFixtur
     assert found_by(answer, ("unexplained",)) == set(), json.dumps(answer, indent=1)[:2000]
     states = {one["name"]: one["state"] for one in answer["checks"]}
     assert {states[name] for name in ("tokens_checksum", "inputs", "loss", "grad_norm", "validation")} == {"equal"}
-    assert all("bit-equal" in one["reason"] for one in answer["checks"] if one["name"] in ("loss", "validation"))
+    reasons = {one["name"]: one["reason"] for one in answer["checks"]}
+    added_up = "losses in another order" if "primus" in records else "bit-equal"  # by an evaluator of its own
+    assert "bit-equal" in reasons["loss"]
+    assert "bit-equal" in reasons["validation"] or added_up in reasons["validation"]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -70,8 +73,11 @@ def test_a_blend_is_the_same_training_on_every_stack(
     assert (case == "several epochs") == (max(max(counts) for counts in epochs) > 1) and len(epochs) == 1
 
 
-def test_primus_reads_the_same_blend(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("case", ("1 rank", "DP2", "TP2"))
+def test_primus_reads_the_same_blend(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     interpreter("primus")  # skipped by name without
-    records = blended(tmp_path, 400, (*STACKS, "primus"), ())
-    assert set(records) == {*STACKS, "primus"}
+    documents, more = CASES[case]
+    stacks = (*STACKS, "primus") if case == "1 rank" else ("megatron", "primus")
+    records = blended(tmp_path, documents, stacks, more)
+    assert set(records) == {*stacks}
     check(records, tmp_path, capsys)
