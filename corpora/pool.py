@@ -29,7 +29,6 @@ importlib.import_module(module).serve(int(pipe))"""
 
 def serve(handle: int) -> None:
     """Encode every block that comes, until the other end is closed, as it is when its process is killed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal it goes to all; ours ends with its parent
     pipe = Connection(handle)
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
         spec, rules = pipe.recv()
@@ -52,7 +51,10 @@ class Pool:
         for _ in range(processes):
             ours, theirs = socket.socketpair()
             argv = [sys.executable, "-c", _PROGRAM, str(theirs.fileno()), __name__, *sys.path]
+            # a terminal's Ctrl-C goes to all, and ours end with their parent: they inherit that it is held back
+            held_before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             process = subprocess.Popen(argv, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, held_before)
             theirs.close()
             pipe = Connection(ours.detach())
             self._processes[pipe] = process

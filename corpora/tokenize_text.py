@@ -7,6 +7,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -103,7 +104,7 @@ def _make(job: Job, corpus: Written) -> int:
     with Partial(corpus.partial, settings) as partial:
         before, progress = partial.state.tokens, _Progress(job, partial.state)
         if partial.state.input < len(job.files):
-            with Pool(job.spec, job.rules, job.processes) as pool:
+            with progress.stopped(), Pool(job.spec, job.rules, job.processes) as pool:
                 for piece, encoded in pool.encoded(_pieces(job, partial.state)):
                     partial.add(*_next(partial.state, piece, encoded))
                     progress.show(partial.state)
@@ -216,6 +217,16 @@ class _Progress:
             file=terminal(sys.stderr),
             flush=True,
         )
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Say what becomes of the corpus, should the user stop it."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.end()
+            print("stopped: what was tokenized stays, and the same command goes on, seconds back", file=sys.stderr)
+            raise
 
     def end(self) -> None:
         """Leave the line."""

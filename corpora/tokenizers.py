@@ -39,7 +39,7 @@ _MEGATRON_VOCABULARY = 2**17
 EXTRA = "pip install 'tensorprimat[data]'"
 ENGINES = ("tokenizers", "gigatoken")
 """Libraries that encode for a tokenizer of Hugging Face's: its own, and one that is tens of times as fast."""
-_FORGOTTEN_AFTER = 2**28
+_FORGOTTEN_AFTER = 2**27
 """Letters: gigatoken remembers every word that it has met, without a limit."""
 _CHECKED_LETTERS = 2**14
 """Letters of the longest text that both engines encode, a hundredth of a second for Hugging Face's."""

@@ -459,6 +459,20 @@ def test_two_writers_of_one_corpus_are_refused(
 
 
 @pytest.mark.long
+def test_ctrl_c_says_that_the_same_command_goes_on_and_leaves_no_process(tokenizer: Path, tmp_path: Path) -> None:
+    source, prefix = lines(tmp_path / "a.jsonl", texts(60000)), tmp_path / "c"
+    started = Started(tokenizer, prefix, source, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+    wait_until(lambda: (tmp_path / "c.partial" / "tokens").exists(), "it begins")
+    time.sleep(0.5)
+    os.killpg(started.process.pid, signal.SIGINT)  # to all, as a terminal does
+    error = started.process.communicate()[1]
+    assert (started.process.returncode, started.alive()) == (130, False)
+    assert error.count("stopped: what was tokenized stays, and the same command goes on") == 1
+    assert "Traceback" not in error
+    assert not [*tmp_path.glob("c.[bij]*")]
+
+
+@pytest.mark.long
 def test_a_full_disk_is_a_clear_error_and_what_was_done_is_kept(tokenizer: Path, tmp_path: Path) -> None:
     """By a limit on the size of files, which the kernel reports as it reports a full disk."""
     source = lines(tmp_path / "a.jsonl", texts(3000))
