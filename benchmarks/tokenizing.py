@@ -132,7 +132,15 @@ def _commands(a: argparse.Namespace, text: Path, prefix: Path, end: str) -> dict
             end,
         )
     if a.megatron:
-        more = ("--input", text, "--output-prefix", prefix, "--append-eod", "--tokenizer-type", "HuggingFaceTokenizer")
+        more: tuple[object, ...] = (
+            "--input",
+            text,
+            "--output-prefix",
+            prefix,
+            "--append-eod",
+            "--tokenizer-type",
+            "HuggingFaceTokenizer",
+        )
         more += ("--tokenizer-model", a.tokenizer)
         script = f"{a.megatron}/tools/preprocess_data"
         commands["megatron"] = (a.megatron_python, f"{script}.py", *more, "--workers", CORES)
