@@ -62,7 +62,7 @@ def test_between_layouts_the_band_is_that_of_measured_rounding_and_is_shown() ->
 
 
 def test_validations_may_differ_by_the_order_in_which_they_are_added_up_and_by_no_more() -> None:
-    """Of 2 x 4 micro-batches: the losses of Primus v26.5.1 and of the engine in one rehearsal."""
+    """With the losses of Primus v26.5.1 and of the engine in one rehearsal, of 2 x 4 micro-batches."""
     exact, settings = 6.796536445617676, {"eval_interval": 4, "eval_iters": 2}
 
     def validated(name: str, loss: float) -> Record:

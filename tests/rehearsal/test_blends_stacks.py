@@ -73,7 +73,7 @@ def test_a_blend_is_the_same_training_on_every_stack(
     assert (case == "several epochs") == (max(max(counts) for counts in epochs) > 1) and len(epochs) == 1
 
 
-@pytest.mark.parametrize("case", ("1 rank", "DP2", "TP2"))
+@pytest.mark.parametrize("case", ["1 rank", "DP2", "TP2"])
 def test_primus_reads_the_same_blend(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     interpreter("primus")  # skipped by name without
     documents, more = CASES[case]
