@@ -18,7 +18,8 @@ ACTIVE = ("intended", "pending", "running")
 class Run:
     """One run, by its identity, which is the name of its directory. attempt: how often it was started; failures: how
     many of these failed since somebody last began anew. tag: the name of its job, task: its number in an array of
-    jobs, job: what the batch system calls it. causes: why it ended early, one for each time."""
+    jobs, job: what the batch system calls it. waits_for: why that does not start it, where it is not simply its turn.
+    causes: why it ended early, one for each time."""
 
     id: str
     state: str = "planned"
@@ -27,6 +28,7 @@ class Run:
     tag: str | None = None
     task: int | None = None
     job: str | None = None
+    waits_for: str | None = None
     causes: tuple[str, ...] = ()
 
     @property
@@ -95,4 +97,5 @@ def _changed(runs: Mapping[str, Run], event: Event) -> Iterator[Run]:
     elif kind == "state" and event["attempt"] == runs[event["run"]].attempt:  # not of an earlier one, which came late
         run, state = runs[event["run"]], event["state"]
         causes = (*run.causes, event["cause"]) if event.get("cause") else run.causes
-        yield replace(run, state=state, causes=causes, failures=run.failures + (state == "failed"))
+        failures, waits_for = run.failures + (state == "failed"), event.get("waits_for")
+        yield replace(run, state=state, causes=causes, failures=failures, waits_for=waits_for)

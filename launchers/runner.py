@@ -9,7 +9,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,15 +136,7 @@ def execute(  # noqa: PLR0913
         guard = guarded(f"{MARK}={run.mark}", removal(plan.container))
         with _signals(run), adopting(), guard:  # before anything is started: a signal in between would leave it behind
             while commands and failure is None and not run.exit_code and not run.ended:
-                run.process = subprocess.Popen(
-                    commands.pop(0),
-                    cwd=directory,
-                    env={**environment(plan, os.environ), MARK: run.mark},
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,  # a Ctrl-C at the terminal reaches us alone, and we end the ranks in order
-                )
+                run.process = _started(commands.pop(0), directory, {**environment(plan, os.environ), MARK: run.mark})
                 try:
                     failure = _follow(run, log, hang_after_s, on_line)
                 finally:
@@ -155,6 +147,18 @@ def execute(  # noqa: PLR0913
     killed = None if kills is None else (oom_kills() or kills) - kills
     took_s = time.monotonic() - started
     return Ending(run.exit_code, run.signal, run.hung, took_s, killed, run.over_limit, left, run.lost, run.said)
+
+
+def _started(argv: Sequence[str], directory: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        argv,
+        cwd=directory,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,  # a Ctrl-C at the terminal reaches us alone, and we end the ranks in order
+    )
 
 
 @contextmanager

@@ -33,8 +33,9 @@ _AFTER = (
     "  noticed=0 code=0",
     '  wait "$step" || code=$?',
     "done",
-    "# 85: saved and ended before its time. It goes on as the same job; where Slurm forbids that, submitted again",
-    '[[ ! -s $TPRIMAT_STOP ]] || { code=85 && scontrol requeue "$SLURM_JOB_ID"; } || true',
+    "# 85: saved and ended before its time. It goes on as the same job; where Slurm forbids that, submitted again. 137",
+    "# is a failure, to be counted: a node's script was killed, and the ranks that Slurm then ended have saved",
+    '[[ ! -s $TPRIMAT_STOP ]] || ((code == 137)) || { code=85 && scontrol requeue "$SLURM_JOB_ID"; } || true',
     'exit "$code"',
 )
 

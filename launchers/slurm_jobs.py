@@ -18,6 +18,7 @@ FORGOTTEN = "FORGOTTEN"
 """State of a job that Slurm knows no more: not one of Slurm's."""
 PENDING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD", "REQUEUE_FED")
 RUNNING = ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING")
+_USUAL = ("None", "(null)", "", "Resources", "Priority", "BeginTime", "JobArrayTaskLimit", "Cleaning")
 _FIELD = re.compile(r"(\w+)=(\S*)")
 _UNKNOWN = "invalid job id"
 _REFUSED = "submission failed"
@@ -25,11 +26,17 @@ _REFUSED = "submission failed"
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The state of one task of an array, in Slurm's words. exit_code: CODE:SIGNAL, as Slurm prints it."""
+    """The state of one task of an array, in Slurm's words. exit_code: CODE:SIGNAL, as Slurm prints it. reason: why it
+    waits, as Slurm last noted it."""
 
     state: str
     exit_code: str = ""
     reason: str = ""
+
+    @property
+    def waits_for(self) -> str | None:
+        """Return why it is pending, where that is not simply its turn: PartitionTimeLimit may stay so for ever."""
+        return self.reason if self.place == "pending" and self.reason not in _USUAL else None
 
     @property
     def place(self) -> str:
@@ -81,16 +88,17 @@ def most_tasks() -> int:
 def states(tasks: Iterable[str]) -> dict[str, Job]:
     """Return what Slurm says of each of `tasks` (JOB_TASK), by one call of sacct, else of scontrol for each array. An
     end that sacct states is asked of scontrol, too: after a node's failure it may be queued again, which sacct learns
-    later. One that is missing in the result is not known for now: Slurm does not answer."""
+    later; so is what a job waits for, which sacct says less exactly. One that is missing in the result is not known for
+    now: Slurm does not answer."""
     wanted = sorted({*tasks})
     arrays = sorted({task.partition("_")[0] for task in wanted}, key=int)
     if not arrays:
         return {}
     seen = accounted(
-        _done(["sacct", "-n", "-P", "-X", f"-j{','.join(arrays)}", "--format=JobID,State,ExitCode"]).stdout
+        _done(["sacct", "-n", "-P", "-X", f"-j{','.join(arrays)}", "--format=JobID,State,ExitCode,Reason"]).stdout
     )
     stated = {task: job for task in wanted if (job := _of(seen, task))}
-    known = {task: job for task, job in stated.items() if job.place != "ended"}
+    known = {task: job for task, job in stated.items() if job.place != "ended" and not job.waits_for}
     for array in sorted({task.partition("_")[0] for task in wanted if task not in known}):
         done = _done(["scontrol", "show", "job", "-o", array])
         if done.returncode != 0 and _UNKNOWN not in done.stderr.lower():
@@ -103,8 +111,8 @@ def states(tasks: Iterable[str]) -> dict[str, Job]:
 
 def accounted(text: str) -> dict[str, Job]:
     """Return what sacct printed, by JOB_TASK; those of an array that wait together by JOB alone."""
-    rows = [line.split("|") for line in text.splitlines() if line.count("|") == 2]
-    return {_task(name): Job(state.split(" ")[0].rstrip("+"), code) for name, state, code in rows}
+    rows = [line.split("|") for line in text.splitlines() if line.count("|") == 3]
+    return {_task(name): Job(state.split(" ")[0].rstrip("+"), code, reason) for name, state, code, reason in rows}
 
 
 def controlled(text: str) -> dict[str, Job]:

@@ -58,15 +58,19 @@ def judge(ending: Ending, parsed: Parsed) -> Outcome:
 
 
 def _judge(ending: Ending, parsed: Parsed) -> tuple[Status, str | None]:
-    faults = parsed.faults
     if (ending.oom_kills or 0) > 0 and not _all_done(parsed):
         processes = "1 process" if ending.oom_kills == 1 else f"{ending.oom_kills} processes"
         return "out_of_memory", f"the kernel's OOM killer ended {processes}"
-    diverged = _diverged(parsed)
-    if diverged is not None:
+    if stopped := _stopped(parsed):
+        return "failed", stopped
+    if diverged := _diverged(parsed):
         return "diverged", diverged
-    if _all_done(parsed):
-        return "completed", None
+    return ("completed", None) if _all_done(parsed) else _cut_short(ending, parsed)
+
+
+def _cut_short(ending: Ending, parsed: Parsed) -> tuple[Status, str | None]:
+    """Return how a run ended that did not do all its steps, by the first cause reported."""
+    faults = parsed.faults
     if faults.out_of_memory is not None:
         return "out_of_memory", faults.out_of_memory
     if ending.hung or ending.over_limit:
@@ -84,6 +88,14 @@ def _judge(ending: Ending, parsed: Parsed) -> tuple[Status, str | None]:
         return "unknown", None
     unsaid = "" if ending.exit_code else _NO_STEP if not parsed.steps else _NO_TOTAL if not parsed.train_iters else ""
     return "failed", f"exit code {ending.exit_code} after {_reached(parsed)}{unsaid}{_last(parsed)}"
+
+
+def _stopped(parsed: Parsed) -> str | None:
+    """Return what a look at the nodes found, where the run was not started for it (launchers/ranks/node_check.py): of
+    several nodes one that is done ends the others, which then say no more than that."""
+    looked = parsed.facts.get("preflight")
+    said = looked.get("stopped") if isinstance(looked, dict) and not parsed.steps else None
+    return said if isinstance(said, str) else None
 
 
 def _diverged(parsed: Parsed) -> str | None:

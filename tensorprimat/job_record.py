@@ -43,15 +43,8 @@ def recorded_job(e: Experiment, path: Path, starts: Starts, reason: str | None) 
         outcome = Outcome("hung" if outcome.status == "hung" else "failed", ": ".join(causes), outcome.notes)
     about = Record(
         id=path.name,
-        name=e.name,
         provenance="measured",
         status="unknown",
-        framework=e.framework.name,
-        platform=e.platform.name,
-        vendor=e.platform.vendor,
-        hardware=e.hardware.name,
-        image=e.image,
-        image_source="given" if e.image else None,
         **of_request(e, make_plan(e, where.host())),
         environment={"launcher_commit": where.commit(), "num_nodes": e.nodes},
         log=LOG,
@@ -89,9 +82,16 @@ def _joined(starts: Starts) -> Iterator[bytes]:
             yield text if text.endswith(b"\n") else text + b"\n"
 
 
+def _by_itself(nodes: Sequence[Parsed]) -> Sequence[Parsed]:
+    """Return the nodes that ended badly by themselves, all of them where none did. srun ends the others by a signal,
+    which their logs name; a node whose script was killed says nothing of its end."""
+    own = [one for one in nodes if one.facts.get("exit_code") != 0 and "signal" not in one.facts]
+    return own or nodes
+
+
 def _ending(nodes: Sequence[Parsed]) -> Ending:
-    """Return how the nodes ended: as the first one that ended badly by itself, as srun ends the others by a signal."""
-    known = [code for one in nodes if type(code := one.facts.get("exit_code")) is int]
+    """Return how the nodes ended: as the first one that ended badly by itself."""
+    known = [code for one in _by_itself(nodes) if type(code := one.facts.get("exit_code")) is int]
     bad = sorted(filter(None, known), key=lambda code: code > _BY_SIGNAL)
     hung = any(one.facts.get("hung") is True for one in nodes)
     return Ending(exit_code=next(iter(bad), 0 if known else None), hung=hung)
@@ -99,7 +99,7 @@ def _ending(nodes: Sequence[Parsed]) -> Ending:
 
 def _with_faults(parsed: Parsed, nodes: Sequence[Parsed]) -> Parsed:
     """Return `parsed` with the faults of the node that says why the run ended; the others say that a peer is gone."""
-    faults = [one.faults for one in nodes]
+    faults = [one.faults for one in _by_itself(nodes)]
     sorts = ("root", "out_of_memory", "death", "aftermath", "interrupted")
     first = next((one for sort in sorts for one in faults if getattr(one, sort) is not None), Faults())
     return changed(parsed, faults=first)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import sys
 import time
@@ -22,6 +23,7 @@ from tensorprimat.turns import begin
 
 SAVED = 85
 """Exit code of a job that saved and ended before its time, where Slurm does not queue it again."""
+KILLED = re.compile(r"srun: error: \S+: task \d+: (?!Exited)")  # of a node's script that a signal ended
 BUNDLE, SUBMITTED = "bundle", ".matrix"
 FIRST_S, STEADY_S = 1.0, 10.0
 """Between two polls of Slurm, after something was submitted and, from the fifth on, always: controllers serve hundreds
@@ -83,8 +85,10 @@ class Jobs:
                 continue
             if job.place == "ended":
                 self._ended(run, job)
-            elif job.place != run.state:
-                self.journal.state(run.id, run.attempt, job.place)
+            elif (job.place, job.waits_for) != (run.state, run.waits_for):
+                self.journal.state(run.id, run.attempt, job.place, waits_for=job.waits_for)
+                if job.waits_for:
+                    print(f"warning: job {task} waits: {job.waits_for}", file=sys.stderr, flush=True)
 
     def mend(self) -> None:
         """Write the record of a completed run again, from its logs, where it cannot be read."""
@@ -101,8 +105,10 @@ class Jobs:
         """Record the run of a job that has ended. It is completed where its record says so."""
         path = self.journal.folder / run.id
         starts = self._starts(run)
-        said = None if self._has_started(run, starts) else self.journal.folder / SUBMITTED / f"{run.tag}-{run.task}.out"
-        record = recorded_job(self.experiments[run.id], path, starts, _reason(run, job, said))
+        out = self.journal.folder / SUBMITTED / f"{run.tag}-{run.task}.out"
+        said = out.read_text(encoding="utf-8", errors="replace").splitlines() if out.exists() else []
+        ours = said if not self._has_started(run, starts) else list(filter(KILLED.match, said))[:1]
+        record = recorded_job(self.experiments[run.id], path, starts, _reason(run, job, ours))
         state = "completed" if record.status == "completed" else "failed"
         if state == "failed" and job.exit_code.partition(":")[0] == str(SAVED):
             state = "interrupted"
@@ -221,15 +227,13 @@ def _node(log: Path) -> int:
     return int(log.parent.name.rpartition("-node")[2])
 
 
-def _reason(run: Run, job: slurm_jobs.Job, said: Path | None) -> str | None:
-    """Return why a job ended as it did, in what Slurm and its script say; None where it ended by itself, well."""
+def _reason(run: Run, job: slurm_jobs.Job, said: Sequence[str]) -> str | None:
+    """Return why a job ended as it did, in what Slurm and its script say; None where it ended by itself, well. said:
+    lines of its script, of which the last one counts."""
     if job.state == "COMPLETED":
         return None
     if job.state == slurm_jobs.FORGOTTEN:
         return f"Slurm knows job {run.job} no more"
     about = f"job {run.job} of Slurm: {job.state}, exit code {job.exit_code}"
-    if said is None or not said.exists():
-        return about
-    lines = said.read_text(encoding="utf-8", errors="replace").split("\n")
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "")[:400]
+    last = next((line.strip() for line in reversed(said) if line.strip()), "")[:400]
     return f"{about}: {last}" if last else about

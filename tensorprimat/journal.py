@@ -53,9 +53,9 @@ class Journal:
             file.flush()
             os.fsync(file.fileno())
 
-    def state(self, run: str, attempt: int, state: str, cause: str | None = None) -> None:
+    def state(self, run: str, attempt: int, state: str, cause: str | None = None, waits_for: str | None = None) -> None:
         """Add what became of one attempt of a run. InputError: it cannot be written."""
-        why = {"cause": cause} if cause else {}
+        why = {name: text for name, text in (("cause", cause), ("waits_for", waits_for)) if text}
         self.append({"event": "state", "run": run, "attempt": attempt, "state": state, **why})
 
     def is_cancelled_since(self, size: int) -> bool:

@@ -144,4 +144,5 @@ def _who(matrix: Matrix, runner: str | None) -> str:
 
 def _more(run: Run) -> str:
     attempts = f", attempt {run.attempt}" if run.attempt > 1 else ""
-    return f"{attempts}{f': {run.cause}' if run.cause else ''}"
+    why = f"job {run.job} waits: {run.waits_for}" if run.waits_for else run.cause
+    return f"{attempts}{f': {why}' if why else ''}"

@@ -158,25 +158,26 @@ def _about(e: Experiment, plan: Plan, path: Path, commit: str | None) -> Record:
         facts = {name: value for name, value in facts.items() if name not in ("rocm", "container")}
     return Record(
         id=path.name,
-        name=e.name,
         provenance="rehearsed" if e.rehearse else "measured",
         status="running",
         started_at=where.now(),
-        framework=e.framework.name,
-        platform=e.platform.name,
-        vendor=e.platform.vendor,
-        hardware=e.hardware.name,
-        **image,
         notes=notes,
-        **of_request(e, plan),
+        **{**of_request(e, plan), **image},
         environment={**facts, "launcher_commit": commit, **({"rehearse": e.rehearse} if e.rehearse else {})},
         log="train.log",
     )
 
 
 def of_request(e: Experiment, plan: Plan) -> dict[str, Any]:
-    """Return the fields of a record that the request decides."""
+    """Return the fields of a record that the request decides. image: as given; what runs may be known better."""
     return {
+        "name": e.name,
+        "framework": e.framework.name,
+        "platform": e.platform.name,
+        "vendor": e.platform.vendor,
+        "hardware": e.hardware.name,
+        "image": e.image,
+        "image_source": "given" if e.image else None,
         "requested": requested(e),
         "declared": tuple(Declaration(d.key, d.value, d.reason) for d in (*e.declared, *plan.declared)),
         "method": e.method,
@@ -199,16 +200,9 @@ def planned_record(e: Experiment, plan: Plan, rehearsed: Scope) -> Record:
     """Return the record of what would run: of the request alone, without a word about the machine that plans it."""
     record = Record(
         id=e.name,
-        name=e.name,
         provenance="planned",
         status="unknown",
-        framework=e.framework.name,
         framework_version=e.framework.release,
-        platform=e.platform.name,
-        vendor=e.platform.vendor,
-        hardware=e.hardware.name,
-        image=e.image,
-        image_source="given" if e.image else None,
         **of_request(e, plan),
         not_rehearsed=rehearsed.not_rehearsed,
         given={"model": e.model.name},

@@ -31,21 +31,24 @@ os.environ[MARK] = str(os.getpid())  # inherited by whatever a test starts, in a
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give each worker file after file, and tests/engine as one: its trainings are shared by its files."""
+    """Give each worker file after file, and tests/engine as one: its trainings are shared by its files. Of tests on a
+    Slurm, of which each worker has one, test after test: they wait for most of their time."""
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
+            if nodeid.startswith("tests/cluster/test_slurm"):
+                return nodeid
             return "tests/engine" if nodeid.startswith("tests/engine/") else super()._split_scope(nodeid)
 
     return Scheduling(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with long tests come first, so that no worker begins one when the others have ended. Tests that train are
-    skipped by name where the embedded extra is not installed."""
+    """Files with long tests come first, so that no worker begins one when the others have ended; so do drills of jobs.
+    Tests that train are skipped by name where the embedded extra is not installed."""
     long = {item.path for item in items if "engine" in item.keywords or "long" in item.keywords}
-    items.sort(key=lambda item: item.path not in long)
+    items.sort(key=lambda item: (item.path not in long, not {"slurm", "drill"} <= {*item.keywords}))
     try:
         version("megatron-core"), version("torch")
     except PackageNotFoundError as missing:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import socket
 import subprocess
 import sys
@@ -11,6 +12,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+
+import pytest
 
 PATIENCE_S = 300.0  # for what takes seconds on an idle machine: no test fails for one that is ten times slower
 LEAST_PORT = 10_000
@@ -106,3 +109,42 @@ def command(*words: str) -> tuple[int, str]:
     """Run `python -m WORDS` to its end; return its exit code, and what it printed, stderr first."""
     done = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True, cwd=ROOT, check=False)
     return done.returncode, done.stderr + done.stdout
+
+
+CLOCK = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+static long offset(void) {
+  FILE *file = fopen(getenv("CLOCK_OFFSET"), "r");
+  long seconds = 0;
+  if (file) { if (fscanf(file, "%ld", &seconds) != 1) seconds = 0; fclose(file); }
+  return seconds;
+}
+int clock_gettime(clockid_t id, struct timespec *now) {
+  static int (*real)(clockid_t, struct timespec *);
+  if (!real) real = dlsym(RTLD_NEXT, "clock_gettime");
+  int result = real(id, now);
+  if (id == CLOCK_REALTIME) now->tv_sec += offset();
+  return result;
+}
+time_t time(time_t *where) {
+  struct timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  if (where) *where = now.tv_sec;
+  return now.tv_sec;
+}
+"""
+"""The library of C with a clock that is apart by the seconds in the file CLOCK_OFFSET."""
+WITHOUT_CC = pytest.mark.skipif(
+    shutil.which("cc") is None, reason="cc is not installed: the C library cannot be changed"
+)
+
+
+def library(folder: Path, source: str) -> str:
+    """Return the path of a library, to be loaded before that of C, compiled from its source."""
+    (folder / "before.c").write_text(source, encoding="utf-8")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", folder / "before.so", folder / "before.c", "-ldl"], check=True)
+    return str(folder / "before.so")

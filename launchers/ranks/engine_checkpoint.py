@@ -8,6 +8,7 @@ names is looked at before; all else torch reads by weights alone."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pickle
@@ -39,6 +40,7 @@ _MAY_DIFFER = (
 """Settings that may change between two parts of one run; any other makes it another run."""
 
 
+_LITTLE_BYTES = 2**20
 _METADATA = ".metadata"
 _PLAIN = frozenset(
     ("torch.distributed.checkpoint.metadata", name)
@@ -68,7 +70,8 @@ class Built(NamedTuple):
 
 
 def save(built: Built, folder: Path, iteration: int) -> None:
-    """Write a checkpoint of the state after `iteration` steps into `folder`; every rank must call it."""
+    """Write a checkpoint of the state after `iteration` steps into `folder`; every rank must call it.
+    Raises OSError: the disk is full."""
     started, path = time.monotonic(), _path(folder, iteration)
     if dist.get_rank() == 0:
         shutil.rmtree(path, ignore_errors=True)
@@ -78,7 +81,12 @@ def save(built: Built, folder: Path, iteration: int) -> None:
         for chunk in built.chunks:
             chunk.start_param_sync(force_sync=True)
     state = {**_state(built, loading=False), "settings": _settings(built), **_generators(alike=True)}
-    dist_checkpointing.save(state, str(path), sharded_strategy=_InProcess("torch_dist", 1))
+    try:
+        dist_checkpointing.save(state, str(path), sharded_strategy=_InProcess("torch_dist", 1))
+    except RuntimeError as error:
+        if shutil.disk_usage(folder).free < _LITTLE_BYTES:  # of which torch's writer says "iostream error"
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
+        raise
     dist.barrier()
     if dist.get_rank() == 0:
         sizes = {file.name: file.stat().st_size for file in path.iterdir()}

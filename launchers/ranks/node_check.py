@@ -16,18 +16,21 @@ import time
 import warnings
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from statistics import median
 from typing import Any
 
-from node_findings import ROUNDS, findings
+from node_findings import ROUNDS, findings, summary
 from node_tools import gpus_of_node, nothing_known
 from rank_program import die_with_parent, machine_facts, mark, say, stop
 
 GEMM = {"cpu": (512, "float32"), "cuda": (8192, "bfloat16")}
 """Rows, columns and depth of the product, and its type."""
 REDUCED_BYTES = {"cpu": 2**22, "cuda": 2**28}
-WARM_S, LEAST_S = {"cpu": 0.2, "cuda": 1.0}, {"cpu": 0.2, "cuda": 0.03}
+WARM_S, LEAST_S = {"cpu": 0.2, "cuda": 1.0}, {"cpu": 0.1, "cuda": 0.03}
 """How long products warm up (clocks rise), and how long a timing takes at least: of a CPU turns of the scheduler."""
+WAITED = Path("/proc/thread-self/schedstat")
+"""Nanoseconds that this thread ran, and that it waited for a core while others had it (Linux)."""
 LIMIT = timedelta(minutes=3)
 """How long a collective may take: a node that hangs ends the run before it begins."""
 VERSIONS = ("torch", "cuda", "rocm", "nccl", "cublas", "hipblaslt", "transformer_engine")
@@ -48,16 +51,15 @@ def main() -> int:
     dist.init_process_group("gloo", timeout=LIMIT)
     try:
         nodes = _nodes(tools, None if given.cpu else int(os.environ["LOCAL_RANK"]))
-        found = findings(nodes) if nodes else []
+        found = findings(nodes)
+        stops = bool(found) and given.stop
+        ends = (0, int(os.environ["GROUP_WORLD_SIZE"]) - 1)
+        if os.environ["LOCAL_RANK"] == "0" and int(os.environ["GROUP_RANK"]) in ends:
+            _report(nodes, found, stops)
+        dist.barrier()  # whoever ends first has the others ended, who should have reported
     finally:
         dist.destroy_process_group()
-    ends = (0, int(os.environ["GROUP_WORLD_SIZE"]) - 1)
-    if os.environ["LOCAL_RANK"] == "0" and int(os.environ["GROUP_RANK"]) in ends:
-        _report(nodes, found)
-    if found and given.stop:
-        said = "; ".join(one["text"] for one in found[:4])
-        return stop(1, f"engine: preflight: {len(found)} findings: {said}", speaker="LOCAL_RANK")
-    return 0
+    return stop(1, f"engine: {summary(found)}", speaker="LOCAL_RANK") if stops else 0
 
 
 def _nodes(tools: dict[str, Any], gpu: int | None) -> list[dict[str, Any]]:
@@ -72,6 +74,7 @@ def _nodes(tools: dict[str, Any], gpu: int | None) -> list[dict[str, Any]]:
     facts = machine_facts(gpu is not None)
     times = _times(device)
     about = {"rank": dist.get_rank(), "node": int(os.environ["GROUP_RANK"]), "tools": tools, "times": times}
+    about |= {"on_cpu": gpu is None}
     about |= {"host": os.environ.get("SLURMD_NODENAME") or socket.gethostname()}
     about |= {"versions": {name: facts[name] for name in VERSIONS if facts.get(name)}, "load": os.getloadavg()[0]}
     every: list[Any] = [None] * dist.get_world_size()
@@ -91,6 +94,7 @@ def _node(ranks: list[dict[str, Any]]) -> dict[str, Any]:
         **own,
         "versions": {**driver, **first["versions"]},
         **timed,
+        "on_cpu": first["on_cpu"],
         "pairs": times[0]["pairs"],
         "rates": _rates(times),
     }
@@ -113,54 +117,62 @@ def _times(device: Any) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
-    rank, world, per_node = dist.get_rank(), dist.get_world_size(), int(os.environ["LOCAL_WORLD_SIZE"])
-    node, nodes = rank // per_node, world // per_node
-    backend = "gloo" if device.type == "cpu" else "nccl"
-    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // per_node))
-    of_nodes = [_group([range(at * per_node, (at + 1) * per_node)], backend) for at in range(nodes)]
-    couples = [(at, at + 1) for at in range(nodes - 1)] if nodes > 2 else []
-    of_pairs = [_group([range(at * per_node, (at + 1) * per_node) for at in pair], backend) for pair in couples]
-    of_all = _group([range(world)], backend) if nodes > 1 else None
+    world, per_node = dist.get_world_size(), int(os.environ["LOCAL_WORLD_SIZE"])
+    node, nodes = dist.get_rank() // per_node, world // per_node
     size, kind = GEMM[device.type]
     left, right = (torch.randn(size, size, device=device, dtype=getattr(torch, kind)) for _ in range(2))
     moved = torch.zeros(REDUCED_BYTES[device.type] // 4, device=device)
 
-    def reducing(group: Any) -> Callable[[], object]:
-        return lambda: dist.all_reduce(moved, group=group)
+    def reducing(*of: int) -> _Work | None:
+        """Return the all-reduce of some nodes, None on the others. All ranks must call it."""
+        ranks = [rank for at in of for rank in range(at * per_node, (at + 1) * per_node)]
+        group = dist.new_group(ranks, backend="gloo" if device.type == "cpu" else "nccl", timeout=LIMIT)
+        return _Work(lambda: dist.all_reduce(moved, group=group), device) if node in of else None
 
-    ends = time.monotonic() + WARM_S[device.type]
-    while time.monotonic() < ends:
-        torch.mm(left, right)
-        _synchronize(device)
-    product = _Work(lambda: torch.mm(left, right), device)
-    reduce = _Work(reducing(of_nodes[node]), device) if per_node > 1 else None
+    product = _Work(lambda: torch.mm(left, right), device, alone=device.type == "cpu")
+    own = [reducing(at) for at in range(nodes)] if per_node > 1 else []
+    couples = [(at, at + 1) for at in range(nodes - 1)] if nodes > 2 else []
+    pairs = [reducing(*couple) for couple in couples]
+    every = [reducing(*range(nodes))] if nodes > 1 else []
+    _warm(product)
     # even and odd couples apart: no node is in two at once
-    pairs = [
-        _Work(reducing(group), device) if node in pair else None for pair, group in zip(couples, of_pairs, strict=True)
-    ]
-    every = _Work(reducing(of_all), device) if of_all is not None else None
-    for work in (product, reduce, *pairs[::2], *pairs[1::2], every):
+    turns: tuple[list[_Work | None], ...] = ([product], own, pairs[::2], pairs[1::2], every)
+    for work in (work for of_turn in turns for work in of_turn):
         _calibrate(work)
     for _ in range(ROUNDS):
-        for works in ([product], [reduce], pairs[::2], pairs[1::2], [every]):
+        for of_turn in turns:
             dist.barrier()
-            for work in works:
-                if work is not None:
-                    work.time()
-    mine = [{"nodes": pair, "seconds": w.seconds} for pair, w in zip(couples, pairs, strict=True) if w is not None]
-    seconds: dict[str, Any] = {"gemm_s": product.seconds, "reduce_s": reduce.seconds if reduce else []}
-    seconds |= {"all_s": every.seconds if every else [], "pairs": mine}
-    return {**seconds, "size": size, "bytes": moved.numel() * 4, "world": world}
+            for work in filter(None, of_turn):
+                work.time()
+    mine = [{"nodes": pair, "seconds": work.seconds} for pair, work in zip(couples, pairs, strict=True) if work]
+    of_groups = {
+        name: [s for w in works if w for s in w.seconds] for name, works in (("reduce_s", own), ("all_s", every))
+    }
+    about: dict[str, Any] = {"size": size, "bytes": moved.numel() * 4, "world": world}
+    return {**about, **of_groups, "gemm_s": product.seconds, "pairs": mine}
+
+
+def _warm(work: _Work) -> None:
+    """Run it for a while. Of a CPU by one thread: what that waits for a core is known."""
+    if work.device.type == "cpu":
+        import torch
+
+        torch.set_num_threads(1)
+    ends = time.monotonic() + WARM_S[work.device.type]
+    while time.monotonic() < ends:
+        work.once()
 
 
 class _Work:
-    """Something that is timed again and again. calls: of one timing, the same on all ranks."""
+    """Something that is timed again and again. calls: of one timing, the same on all ranks. alone: this thread alone
+    does it, on the CPU."""
 
-    def __init__(self, run: Callable[[], object], device: Any) -> None:
-        self.run, self.device, self.calls = run, device, 1
+    def __init__(self, run: Callable[[], object], device: Any, *, alone: bool = False) -> None:
+        self.run, self.device, self.calls, self.alone = run, device, 1, alone
         self.seconds: list[float] = []
 
     def once(self) -> float:
+        """Return the seconds of a call."""
         _synchronize(self.device)
         started = time.perf_counter()
         for _ in range(self.calls):
@@ -169,7 +181,16 @@ class _Work:
         return (time.perf_counter() - started) / self.calls
 
     def time(self) -> None:
-        self.seconds.append(float(f"{self.once():.6g}"))
+        """Note the seconds of a call, without those for which others had its core: their load is not its speed."""
+        before = _waited_s() if self.alone else 0.0
+        seconds = self.once()
+        waited = _waited_s() - before if self.alone else 0.0
+        self.seconds.append(float(f"{seconds - waited / self.calls:.6g}"))
+
+
+def _waited_s() -> float:
+    """Return how long this thread has waited for a core so far; 0 where nobody says."""
+    return int(WAITED.read_text(encoding="ascii").split()[1]) / 1e9 if WAITED.exists() else 0.0
 
 
 def _calibrate(work: _Work | None) -> None:
@@ -187,12 +208,6 @@ def _calibrate(work: _Work | None) -> None:
         work.calls = min(int(agreed.item()), 10_000)
 
 
-def _group(parts: list[range], backend: str) -> Any:
-    import torch.distributed as dist
-
-    return dist.new_group([rank for part in parts for rank in part], backend=backend, timeout=LIMIT)
-
-
 def _synchronize(device: Any) -> None:
     if device.type == "cuda":
         import torch
@@ -200,8 +215,8 @@ def _synchronize(device: Any) -> None:
         torch.cuda.synchronize()
 
 
-def _report(nodes: list[dict[str, Any]], found: list[dict[str, Any]]) -> None:
-    """Print a line for each node and finding for people, and all of it as one mark."""
+def _report(nodes: list[dict[str, Any]], found: list[dict[str, Any]], stops: bool) -> None:
+    """Print a line for each node and finding for people, and all of it as one mark. stops: they end the run."""
     for node in nodes:
         gpus = f"{len(node['gpus'])} GPUs" if node["gpus"] else f"GPUs unknown: {node['unknown'].get('gpus')}"
         rates = ", ".join(f"{name} {value:g}" for name, value in node["rates"].items())
@@ -209,7 +224,8 @@ def _report(nodes: list[dict[str, Any]], found: list[dict[str, Any]]) -> None:
     for one in found:
         say(f"preflight: {one['text']}")
     say(f"preflight: {len(nodes)} nodes, {len(found)} findings")
-    mark("facts", {"preflight": {"nodes": nodes, "findings": found}})
+    stopped = {"stopped": summary(found)} if stops else {}
+    mark("facts", {"preflight": {"nodes": nodes, "findings": found, **stopped}})
 
 
 if __name__ == "__main__":

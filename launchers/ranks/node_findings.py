@@ -1,11 +1,13 @@
 """Judge nodes that were looked at and timed before a run: what is a finding, and what is noise. Pure.
 
 Times are compared round by round, all ranks at once, with the median of the others: what slows all of them slows no
-ratio. Of nine rounds the second smallest and the second largest ratio are an interval of the median's that holds in
-96 % of cases, whatever the distribution (order statistics, 1 - 2 · 10 / 2⁹; rounds one after the other are less
-independent than that). A finding needs its whole interval above the bound: 5 % for nodes, 10 % for the ranks of one
-node, since GPUs of one machine differ by 5 % and more (github.com/stas00/ml-engineering, MAMF). What is only slower in
-the middle is noise."""
+ratio. Of 25 rounds the eighth smallest and the eighth largest ratio are an interval of the median's that holds in 96 %
+of cases, whatever the distribution (order statistics, 1 - 2 Σ C(25, k) / 2²⁵ for k < 8; rounds one after the other are
+less independent than that). A finding needs its whole interval above the bound, and its best rounds too: the quarter
+of a node's rounds in which nothing came in between, beside that of the others. What is only slower in the middle, or
+at times, is noise. Bounds: 5 % for nodes, 10 % for the ranks of one node, since GPUs of one machine differ by 5 % and
+more (github.com/stas00/ml-engineering, MAMF). A CPU has others' work in its caches and on its hyperthreads: 25 %, and
+of products alone, as an all-reduce there waits for whoever gets no core."""
 
 from __future__ import annotations
 
@@ -13,16 +15,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-SLOWER_NODE, SLOWER_RANK, SLOWER_LINK = 1.05, 1.10, 1.10
+SLOWER_NODE, SLOWER_RANK, SLOWER_LINK, SLOWER_CPU = 1.05, 1.10, 1.10, 1.25
 IDLE_PERCENT, IDLE_BYTES = 5.0, 2**30
 """Most that an idle GPU may report: a driver keeps up to some hundreds of MiB for itself."""
-ROUNDS = 9
+ROUNDS, END, BEST = 25, 7, 6
+"""Rounds, and which of their sorted ratios ends the interval; which of their sorted times stands for the best ones."""
 Node = Mapping[str, Any]
 
 
 def findings(nodes: Sequence[Node]) -> list[dict[str, Any]]:
     """Return what speaks against a fair and fast run. nodes: as launchers/ranks/node_check.py reports them."""
     return [*_kinds(nodes), *_idle(nodes), *_limits(nodes), *_versions(nodes), *_links(nodes), *_slow(nodes)]
+
+
+def summary(found: Sequence[Mapping[str, Any]]) -> str:
+    """Return why a run is not started."""
+    return f"preflight: {len(found)} findings: {'; '.join(str(one['text']) for one in found[:4])}"
 
 
 def _finding(node: Node | None, kind: str, text: str, **more: Any) -> dict[str, Any]:
@@ -108,18 +116,21 @@ def _links(nodes: Sequence[Node]) -> Iterator[dict[str, Any]]:
 
 
 def _slow(nodes: Sequence[Node]) -> Iterator[dict[str, Any]]:
-    yield from _slow_nodes(nodes, "gemm_s", "products", SLOWER_NODE)
-    yield from _slow_nodes(nodes, "reduce_s", "its own all-reduce", SLOWER_LINK)
+    on_cpu = any(node.get("on_cpu") for node in nodes)
+    yield from _slow_nodes(nodes, "gemm_s", "products", SLOWER_CPU if on_cpu else SLOWER_NODE)
+    if not on_cpu:
+        yield from _slow_nodes(nodes, "reduce_s", "its own all-reduce", SLOWER_LINK)
     for node in nodes:
         if len(node["gemm_s"]) < 2:
             continue
         for rank, own in enumerate(node["gemm_s"]):
             others = [times for other, times in enumerate(node["gemm_s"]) if other != rank]
-            how = _slower(own, [median(of_round) for of_round in zip(*others, strict=True)], SLOWER_RANK)
-            if how:
+            usual = [median(of_round) for of_round in zip(*others, strict=True)]
+            if how := _slower(own, usual, SLOWER_CPU if on_cpu else SLOWER_RANK):
                 what = f"local rank {rank} takes {_times(how)} as long as the others of the node for products"
                 yield _finding(node, "slow rank", what, ratio=how[0], interval=how[1:])
-    yield from _slow_pairs(nodes)
+    if not on_cpu:
+        yield from _slow_pairs(nodes)
 
 
 def _slow_nodes(nodes: Sequence[Node], name: str, what: str, bound: float) -> Iterator[dict[str, Any]]:
@@ -157,12 +168,13 @@ def _slow_pairs(nodes: Sequence[Node]) -> Iterator[dict[str, Any]]:
 
 
 def _slower(own: Sequence[float], usual: Sequence[float], bound: float) -> tuple[float, float, float] | None:
-    """Return the median ratio and its interval, where all of that is above the bound."""
+    """Return the median ratio and its interval, where all of that is above the bound, and the best rounds are."""
     ratios = sorted(mine / theirs for mine, theirs in zip(own, usual, strict=True) if theirs > 0)
     if len(ratios) < ROUNDS:
         return None
-    ends = ratios[1], ratios[-2]
-    return (median(ratios), *ends) if ends[0] > bound else None
+    ends = ratios[END], ratios[-END - 1]
+    best = sorted(own)[BEST] / sorted(usual)[BEST]
+    return (median(ratios), *ends) if min(ends[0], best) > bound else None
 
 
 def _times(how: tuple[float, float, float]) -> str:

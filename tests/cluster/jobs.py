@@ -19,13 +19,16 @@ TINY = ("platform=cpu", "framework=megatron", "model=llama_tiny", "layout.tensor
 TINY = (*TINY, "training.train_iters=4", "optimizer.lr_warmup_iters=1")
 ON_TWO_NODES = (*TINY, "nodes=2", "gpus_per_node=2", "cluster=slurm", "cluster.job.time_limit=00:30:00")
 PATIENCE_S = 600.0
+STEPS = 60
+SAVING = ("training.seed=1", f"training.train_iters={STEPS}", "training.save_interval=3")
+SAVING = (*SAVING, "model.num_layers=2", "training.seq_length=32")  # steps of a tenth of a second
 
 
 class Matrix:
     """A launch of jobs of one rank on each of two nodes, named m, and its journal. more: overrides of every launch."""
 
     def __init__(self, site: Mapping[str, str], runs: Path, *more: str) -> None:
-        self.site, self.folder = site, runs / "m"
+        self.site, self.folder = {**site, "OMP_NUM_THREADS": "1"}, runs / "m"  # as one rank a core has by itself
         self._argv = ["-m", *ON_TWO_NODES, "gpus_per_node=1", "name=m", f"runs_dir={runs}", *more]
         self.journal = Journal(self.folder)
         self._runner: subprocess.Popen[str] | None = None
@@ -47,13 +50,18 @@ class Matrix:
         """Return its runs, in the order in which they were planned."""
         return list(self.journal.read().runs.values())
 
+    def job(self, attempt: int) -> str:
+        """Return the number of the job of an attempt of its only run, empty before there is one."""
+        claims = [*self.folder.glob(f"*/bundle/attempts/{attempt}")]
+        return claims[0].read_text("utf-8").strip() if claims else ""
+
     def record(self, run: Run) -> Record:
         """Return the record of one of its runs."""
         return read(self.folder / run.id)
 
-    def wait_for_step(self, number: int = 2, start: str = "", seed: int = 1) -> None:
-        """Return once the run of a seed has logged iteration `number`. start: a part of the folder's name."""
-        pattern = f"*seed{seed}-*/bundle/runs/job*{start}-node1/train.log"
+    def wait_for_step(self, number: int = 2, start: str = "job*", seed: int = 1) -> None:
+        """Return once the run of a seed has logged iteration `number`. start: how its folder's name begins."""
+        pattern = f"*seed{seed}-*/bundle/runs/{start}-node1/train.log"
 
         def logged() -> bool:
             assert self._runner is None or self._runner.poll() is None, self._runner.communicate()

@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
 # Start a throw-away Slurm on this machine: a controller, accounting in a database where slurmdbd and mariadbd are
-# installed, and two nodes, each with 8 GPUs that are none. Needs root, no systemd.
+# installed, and two nodes, each with 8 GPUs that are none. Needs root, no systemd. Several may be up at a time.
 #   slurm_up.sh FOLDER          then SLURM_CONF=FOLDER/etc/slurm.conf; slurm_down.sh FOLDER ends all that this has started
-set -euo pipefail
-folder=$1 host=$(hostname -s)
-port=$((20000 + RANDOM % 20000))
+set -Eeuo pipefail
+folder=$1 host=$(hostname -s) slot=0
+# ports and numbers of jobs that no other one has: the ports of ranks follow from these
+until mkdir "/tmp/tprimat-slurm.$slot" 2>/dev/null; do slot=$((slot + 1)); done
+port=$((10000 + slot * 10))
 mkdir -p "$folder"/{etc,state,log,dev,spool,db}
 chmod 755 "$folder"
 export SLURM_CONF=$folder/etc/slurm.conf
+printf '%s' "/tmp/tprimat-slurm.$slot" >"$folder/slot"
 trap 'tail -n 20 "$folder"/log/* >&2' ERR
 
 # wait_for SECONDS COMMAND...: until it succeeds.
@@ -35,6 +38,7 @@ accounting() {
     create user slurm@localhost identified by 'ci'; grant all on slurm.* to slurm@'127.0.0.1', slurm@localhost;"
   cat >"$folder/etc/slurmdbd.conf" <<END
 AuthType=auth/munge
+AuthInfo=socket=$folder/munge.sock
 DbdHost=$host
 DbdAddr=127.0.0.1
 DbdPort=$((port + 3))
@@ -54,13 +58,12 @@ END
   sacctmgr -i add cluster ci >/dev/null
 }
 
-if ! munge -n </dev/null 2>/dev/null | unmunge >/dev/null 2>&1; then
-  install -d -o munge -g munge -m 755 /run/munge
-  runuser -u munge -- munged
-  touch "$folder/own_munge"
-fi
+(umask 077 && head -c 1024 /dev/urandom >"$folder/etc/munge.key")
+munged --socket="$folder/munge.sock" --key-file="$folder/etc/munge.key" --pid-file="$folder/munged.pid" \
+  --seed-file="$folder/etc/munge.seed" --log-file="$folder/log/munged.log"
+# shellcheck disable=SC2016 # of the inner shell
 # torch's rendezvous waits for minutes for a name that does not resolve
-printf '127.0.0.1 tn1 tn2 # tprimat-slurm %s\n' "$folder" >>/etc/hosts
+flock /etc/hosts bash -c 'printf "127.0.0.1 tn1 tn2 # tprimat-slurm %s\n" "$1" >>/etc/hosts' hosts "$folder"
 # gres.conf takes only character devices: these have the numbers of /dev/null
 for ((i = 0; i < 8; i++)); do
   [[ -e $folder/dev/gpu$i ]] || mknod "$folder/dev/gpu$i" c 1 3
@@ -70,7 +73,8 @@ storage=none
 if command -v slurmdbd mariadbd >/dev/null; then
   storage="slurmdbd
 AccountingStorageHost=127.0.0.1
-AccountingStoragePort=$((port + 3))"
+AccountingStoragePort=$((port + 3))
+AccountingStoragePass=$folder/munge.sock"
 fi
 cat >"$folder/etc/slurm.conf" <<END
 ClusterName=ci
@@ -79,7 +83,8 @@ SlurmctldPort=$port
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-AuthInfo=cred_expire=5
+AuthInfo=socket=$folder/munge.sock,cred_expire=5
+FirstJobId=$((slot * 500 + 1))
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 StateSaveLocation=$folder/state
@@ -99,7 +104,7 @@ MinJobAge=600
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SlurmdParameters=config_overrides
-SchedulerParameters=batch_sched_delay=0,sched_min_interval=0
+SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,bf_interval=2
 GresTypes=gpu
 NodeName=tn[1-2] NodeHostname=$host NodeAddr=127.0.0.1 Port=[$((port + 1))-$((port + 2))] CPUs=16 RealMemory=2000 Gres=gpu:8 State=UNKNOWN
 PartitionName=ci Nodes=ALL Default=YES MaxTime=01:00:00 State=UP

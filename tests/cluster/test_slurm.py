@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -17,8 +18,8 @@ from launchers import slurm
 from parsers import Record, read
 from parsers.cli import main as parse_logs
 from tensorprimat.journal import Journal
-from tests.cluster.jobs import ON_TWO_NODES, TINY
-from tests.drills import ROOT, wait_until
+from tests.cluster.jobs import ON_TWO_NODES, TINY, Matrix, ended
+from tests.drills import CLOCK, ROOT, WITHOUT_CC, library, wait_until
 
 HERE = Path(__file__).parent
 JOBS = {
@@ -147,14 +148,22 @@ def started(site: Mapping[str, str], runs: Path, *more: str) -> subprocess.Popen
 
 @pytest.mark.slurm
 @pytest.mark.drill("nothing was submitted")
-def test_a_matrix_of_jobs_survives_the_kill_of_its_runner(site: Mapping[str, str], tmp_path: Path) -> None:
+@WITHOUT_CC
+def test_a_matrix_of_jobs_survives_the_kill_of_its_runner_and_a_clock_that_jumps(
+    site: Mapping[str, str], tmp_path: Path
+) -> None:
+    """The second runner is 400 days behind the first."""
+    clock = {"LD_PRELOAD": library(tmp_path, CLOCK), "CLOCK_OFFSET": str(tmp_path / "offset")}
+    (tmp_path / "offset").write_text(str(-400 * 86400), encoding="utf-8")
     first, journal = started(site, tmp_path), Journal(tmp_path / "m")
     wait_until(lambda: any(run.job for run in journal.read().runs.values()), "a job", 600)
     first.kill()
     first.communicate()
-    again = started(site, tmp_path)
+    again = started({**site, **clock}, tmp_path)
     out, err = again.communicate(timeout=1200)
     assert (again.returncode, out.count("completed ")) == (0, 2), err + out
+    times = [json.loads(line)["at"] for line in journal.path.read_text("utf-8").splitlines()]
+    assert times[-1] < times[0], "the journal's order counts, and no time in it"
     runs = journal.read().runs.values()
     assert [(run.state, run.attempt) for run in runs] == [("completed", 1)] * 2
     assert len({run.job for run in runs}) == 2 and len({run.tag for run in runs}) == 1, "one array"
@@ -183,10 +192,33 @@ def test_an_intention_without_an_answer_is_found_by_its_name(site: Mapping[str, 
 
 
 @pytest.mark.slurm
-def test_what_slurm_refuses_is_not_submitted(site: Mapping[str, str], tmp_path: Path) -> None:
-    process = started(site, tmp_path, "cluster.job.partition=none")
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ("cluster.job.partition=none", "invalid partition"),
+        ("cluster.job.options={gpus-per-node: 9}", "node configuration is not available"),
+        ("cluster.job.partiton=ci", "did you mean"),
+    ],
+)
+def test_what_slurm_refuses_is_not_submitted(site: Mapping[str, str], tmp_path: Path, more: str, says: str) -> None:
+    process = started(site, tmp_path, more)
     _, err = process.communicate(timeout=600)
-    assert process.returncode == 2 and "invalid partition" in err and "Traceback" not in err, err
+    assert process.returncode == 2 and says in err and "Traceback" not in err, err
+    assert not Journal(tmp_path / "m").read().active()
+
+
+@pytest.mark.slurm
+def test_a_job_that_may_never_start_says_why(site: Mapping[str, str], tmp_path: Path) -> None:
+    """Slurm takes a job that asks for more time than its partition gives, and lets it wait."""
+    matrix = Matrix(site, tmp_path, "training.seed=1", "cluster.job.time_limit=02:00:00")
+    runner = matrix.start()
+    wait_until(lambda: any(run.waits_for for run in matrix.runs()), "why it waits", 600)
+    assert [(run.state, run.waits_for) for run in matrix.runs()] == [("pending", "PartitionTimeLimit")]
+    code, shown = matrix.command("status")
+    assert code == 1 and f"job {matrix.runs()[0].job} waits: PartitionTimeLimit" in shown, shown
+    assert matrix.command("cancel")[0] == 0
+    code, shown = ended(runner)
+    assert code == 1 and "waits: PartitionTimeLimit" in shown and matrix.runs()[0].state == "cancelled", shown
 
 
 @pytest.mark.slurm

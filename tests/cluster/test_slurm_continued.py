@@ -12,10 +12,10 @@ import pytest
 
 from launch import main as launch
 from parsers import read
-from tests.cluster.jobs import PATIENCE_S, TINY, Matrix, causes, ended, kill, slurm
+from tests.cluster.jobs import PATIENCE_S, SAVING, STEPS, TINY, Matrix, causes, ended, kill, slurm
 from tests.drills import wait_until
 
-SAVING = ("training.seed=1", "training.train_iters=60", "training.save_interval=1000")
+SAVING = (*SAVING, "training.save_interval=1000")  # so that all that is saved is for a stop
 
 
 @pytest.mark.slurm
@@ -27,14 +27,18 @@ def test_a_job_that_runs_out_of_time_and_is_preempted(site: Mapping[str, str], t
     (tmp_path / "bin" / "sacct").write_text(wrapper, encoding="utf-8")
     (tmp_path / "bin" / "sacct").chmod(0o755)
     site = {**site, "PATH": f"{tmp_path / 'bin'}:{site['PATH']}"}
-    short = ("cluster.job.time_limit=2", "cluster.job.notice_s=90", "cluster.job.partition=low")
-    matrix = Matrix(site, tmp_path, *SAVING, *short)
+    matrix = Matrix(site, tmp_path, *SAVING, "cluster.job.notice_s=60", "cluster.job.partition=low")
     process = matrix.start()
     matrix.wait_for_step()
     kill(site, "engine.py", signal.SIGSTOP, LOCAL_RANK="0")  # so that its time runs out, on any machine
+    job = slurm(site, "squeue", "-h", "-o", "%A").strip()
+    so_far = int(slurm(site, "squeue", "-h", "-o", "%M").strip().split(":")[-2])  # minutes, of which limits are
+    slurm(site, "scontrol", "update", f"JobId={job}", f"TimeLimit={so_far + 2}")
     wait_until(lambda: [*matrix.folder.glob("*/bundle/runs/.stop-*")], "the notice", PATIENCE_S)
     kill(site, "engine.py", signal.SIGCONT, LOCAL_RANK="0")
-    matrix.wait_for_step(6, "-restart1")
+    wait_until(lambda: "Restarts=1" in slurm(site, "scontrol", "show", "job", job), "it is queued again", PATIENCE_S)
+    slurm(site, "scontrol", "update", f"JobId={job}", "TimeLimit=30")
+    matrix.wait_for_step(6, "job*-restart1")
     slurm(site, "sbatch", "--partition=urgent", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=true")
     code, shown = ended(process)
     (run,) = matrix.runs()
@@ -46,7 +50,7 @@ def test_a_job_that_runs_out_of_time_and_is_preempted(site: Mapping[str, str], t
     assert len(at) >= 2 and at == sorted(at) and at[0] >= 2, "each start went on where the one before had saved"
     assert launch([*TINY, *SAVING, "gpus_per_node=2", f"runs_dir={tmp_path}", "name=one"]) == 0
     (one,) = (read(path) for path in (tmp_path / "one").iterdir() if path.is_dir())
-    assert [step.loss for step in record.steps] == [step.loss for step in one.steps] and len(one.steps) == 60
+    assert [step.loss for step in record.steps] == [step.loss for step in one.steps] and len(one.steps) == STEPS
     assert record.requested == one.requested
     assert {name: reading.value for name, reading in record.effective.items()} == {
         name: reading.value for name, reading in one.effective.items()
@@ -73,4 +77,4 @@ def test_a_job_that_slurm_must_not_queue_again_is_submitted_again(site: Mapping[
     code, shown = ended(process)
     (run,) = matrix.runs()
     assert (code, run.state, run.failures, run.attempt) == (0, "completed", 0, 2), shown
-    assert "exit code 85" in causes([run]) and len(matrix.record(run).steps) == 60, shown
+    assert "exit code 85" in causes([run]) and len(matrix.record(run).steps) == STEPS, shown

@@ -3,40 +3,17 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from parsers import read
-from tests.drills import PATIENCE_S, ROOT, Stub, command, wait_until
+from tests.drills import CLOCK, PATIENCE_S, ROOT, WITHOUT_CC, Stub, command, library, wait_until
 
-CLOCK = r"""
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
-static long offset(void) {
-  FILE *file = fopen(getenv("CLOCK_OFFSET"), "r");
-  long seconds = 0;
-  if (file) { if (fscanf(file, "%ld", &seconds) != 1) seconds = 0; fclose(file); }
-  return seconds;
-}
-int clock_gettime(clockid_t id, struct timespec *now) {
-  static int (*real)(clockid_t, struct timespec *);
-  if (!real) real = dlsym(RTLD_NEXT, "clock_gettime");
-  int result = real(id, now);
-  if (id == CLOCK_REALTIME) now->tv_sec += offset();
-  return result;
-}
-time_t time(time_t *where) {
-  struct timespec now;
-  clock_gettime(CLOCK_REALTIME, &now);
-  if (where) *where = now.tv_sec;
-  return now.tv_sec;
-}
+NO_LOCKS = """
+#include <errno.h>
+int flock(int fd, int operation) { errno = ENOLCK; return -1; }
 """
 
 
@@ -46,15 +23,13 @@ def stub(tmp_path: Path) -> Stub:
 
 
 @pytest.mark.drill("as now")
-@pytest.mark.skipif(shutil.which("cc") is None, reason="cc is not installed: a clock cannot be made to jump")
+@WITHOUT_CC
 def test_a_clock_that_jumps_changes_nothing(stub: Stub, tmp_path: Path) -> None:
-    (tmp_path / "clock.c").write_text(CLOCK, encoding="utf-8")
-    library, offset, hold = tmp_path / "clock.so", tmp_path / "offset", tmp_path / "hold"
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "clock.c", "-ldl"], check=True)
+    offset, hold = tmp_path / "offset", tmp_path / "hold"
     hold.touch()
     noted = f'print(settings["seed"], time.time(), file=open({str(tmp_path / "starts")!r}, "a"))'
     stub.program(f"if step == 0: {noted}\nwhile os.path.exists({str(hold)!r}): time.sleep(0.05)")
-    process = stub.start("-m", "training.seed=1,2,3", LD_PRELOAD=str(library), CLOCK_OFFSET=str(offset))
+    process = stub.start("-m", "training.seed=1,2,3", LD_PRELOAD=library(tmp_path, CLOCK), CLOCK_OFFSET=str(offset))
     wait_until((tmp_path / "starts").exists, "the first run")
     offset.write_text(str(-400 * 86400), encoding="utf-8")
     hold.unlink()
@@ -68,6 +43,14 @@ def test_a_clock_that_jumps_changes_nothing(stub: Stub, tmp_path: Path) -> None:
     assert records[0].started_at is not None and records[0].started_at > (records[0].ended_at or "")
     code, shown = command("tensorprimat", "matrix", "resume", str(stub.runs / "t"))
     assert code == 0 and len((tmp_path / "starts").read_text("utf-8").splitlines()) == 3, shown
+
+
+@pytest.mark.drill("as now")
+@WITHOUT_CC
+def test_a_file_system_without_locks_is_refused(stub: Stub, tmp_path: Path) -> None:
+    code, shown = stub.launch("-m", "training.seed=1,2", LD_PRELOAD=library(tmp_path, NO_LOCKS))
+    assert code == 2 and "its file system has no locks" in shown and "Traceback" not in shown, shown
+    assert not [*stub.runs.glob("t/*/train.log")], "nothing was started"
 
 
 @pytest.mark.drill("exit 2 until somebody removed the record")
