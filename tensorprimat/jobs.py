@@ -90,6 +90,10 @@ class Jobs:
                 if job.waits_for:
                     print(f"warning: job {task} waits: {job.waits_for}", file=sys.stderr, flush=True)
 
+    def settle(self) -> None:
+        """Record the jobs that have ended while nobody was at work: failures of before, which may begin anew."""
+        self._observe(self.journal.read(), slurm_jobs.states(self.known()))
+
     def mend(self) -> None:
         """Write the record of a completed run again, from its logs, where it cannot be read."""
         for run in self.journal.read().runs.values():
@@ -207,6 +211,7 @@ def run(experiments: Sequence[Experiment], commit: str | None, anew: bool) -> li
             journal = Journal(folder)
             lock = held.enter_context(journal.held())
             ours = {path.name: e for path, e in zip(paths, experiments, strict=True) if path.parent == folder}
+            Jobs(journal, ours, lock, 0).settle()
             begin(journal, ours, anew)
             all_of_them.append(Jobs(journal, ours, lock, journal.path.stat().st_size))
             all_of_them[-1].mend()

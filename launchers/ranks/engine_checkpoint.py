@@ -83,9 +83,11 @@ def save(built: Built, folder: Path, iteration: int) -> None:
     state = {**_state(built, loading=False), "settings": _settings(built), **_generators(alike=True)}
     try:
         dist_checkpointing.save(state, str(path), sharded_strategy=_InProcess("torch_dist", 1))
-    except RuntimeError as error:
+    except RuntimeError:
         if shutil.disk_usage(folder).free < _LITTLE_BYTES:  # of which torch's writer says "iostream error"
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
+            raise OSError(
+                errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)
+            ) from None  # the first of a chain is what a log is read for
         raise
     dist.barrier()
     if dist.get_rank() == 0:
