@@ -3,7 +3,8 @@
 `step: 10  loss:  3.12459  grad_norm:  0.0441  memory: 26.01GiB(82.96%)  tps: 2,528  tflops: 15.68  mfu: 5.03%`
 Counts from 1. tps (wps before 2025) and tflops are per device, and means over the steps since the line before
 (log_freq); the loss is the step's own since January 2025 (pull request 779). Memory is the highest reserved since the
-line before. No time a step is printed, and no learning rate. mfu is against a peak that falls back to the A100's."""
+line before. No time a step is printed, and no learning rate. mfu is against a peak that falls back to the A100's.
+With job.print_config (0.3: debug.print_config) its configuration is printed as JSON behind "Running with configs: "."""
 
 from __future__ import annotations
 
@@ -16,6 +17,9 @@ from parsers.values import commas, gibibytes, number
 _MESH = re.compile(r"device mesh with parallelism: ([a-z_]{1,20}=-?\d{1,7}(?:, [a-z_]{1,20}=-?\d{1,7}){0,15})")
 _CUT = re.compile(r"[\w([]")  # another text, which may stand inside the last number
 _SCHEDULE = re.compile(r"Using pipeline schedule \w{1,60} with (\d{1,9}) microbatches")
+_CONFIGURATION, _CONFIGURATION_LINES = re.compile(r"Running with (?:configs|args): \{\s*$"), 1000
+_ENTRY = re.compile(r"^(?:\[\w{1,20}\]:)?( {2}| {4})\"(\w{1,60})\": (.{1,200}?),?\s*$")
+_OF_THE_TRAINER = "training.local_batch_size"  # which states it again, when it knows of pipelines
 _BATCH = ("micro_batch_size", "num_micro_batches")
 _OLD_MESH = re.compile(r"\d-D device mesh with \[([a-z_', ]{1,200})\], \[([\d, ]{1,100})\]")
 
@@ -40,8 +44,27 @@ class TorchTitanDriver(Driver):
     batch into microbatches."""
 
     _stages, _pieces, _out_of_data = 1, 0, False
+    _left, _section = 0, ""  # lines of the configuration that may come, and the part of it that is being read
+
+    def _configured(self, line: int, text: str) -> Iterator[Event]:
+        """Yield what a line of the printed configuration states, as if it were a line of Primus' dump."""
+        self._left -= 1
+        if match := _ENTRY.match(text):
+            indent, key, value = match.groups()
+            if len(indent) == 2:
+                self._section = key if value == "{" else ""
+            elif self._section and (name := f"{self._section}.{key}") != _OF_THE_TRAINER:
+                yield from super().other(line, f"arguments {name} {value}")
+        elif text.rstrip().endswith("}") and not text.rstrip().endswith(" }"):
+            self._left = 0
+        self.wants = max(self.wants, int(self._left > 0))
 
     def other(self, line: int, text: str) -> Iterator[Event]:
+        if self._left:
+            yield from self._configured(line, text)
+        elif _CONFIGURATION.search(text):
+            self._left = _CONFIGURATION_LINES
+            self.wants = max(self.wants, 1)
         self._out_of_data |= "Ran out of data" in text
         if "step: " in text and "validate" not in text:
             self._before = None  # a broken step line: what the next one covers is not known
@@ -93,6 +116,7 @@ DIALECT = Dialect(
     startup=(
         *(b"raining starts at step", b"Training completed"),
         *(b"torchtitan version", b"arguments ", b"device mesh with", b" capacity: ", b"total parameters"),
+        b"Running with ",
         *(b"Peak flops undefined", b"computing MFU", b"Trainer is initialized with"),
         *(b" microbatches and ", b"Ran out of data"),
     ),
