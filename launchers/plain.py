@@ -37,14 +37,21 @@ class Plain(Framework):
         """See Framework."""
         requested = program_settings(e)
         device = {"device": vendor_of(e.accelerator).torch_device}
-        own = {**device, **self.arguments(e), "always": dict(self.table.more["always_so"])}
         return Plan(
             setup=corpus.setup(e, host.python),
-            argv=started(e, host.python, (str(RANKS / f"{self.name}_ranks.py"), "--settings", SETTINGS)),
-            files={SETTINGS: json.dumps({**requested, **own}, indent=2) + "\n"},
+            argv=started(e, host.python, (self.program(e), "--settings", SETTINGS)),
+            files={SETTINGS: json.dumps({**requested, **device, **self.own(e)}, indent=2) + "\n"},
             forward_env=e.cluster.forward_env,
             declared=tuple(one for one in self.otherwise(e) if requested.get(one.key) != one.value),
         ).with_env(machine(e, host))
+
+    def program(self, e: Experiment) -> str:
+        """Return the path of the program that is a rank."""
+        return str(RANKS / f"{self.name}_ranks.py")
+
+    def own(self, e: Experiment) -> dict[str, Any]:
+        """Return what the program is given beside the settings of all stacks."""
+        return {**self.arguments(e), "always": dict(self.table.more["always_so"])}
 
     def arguments(self, e: Experiment) -> dict[str, Any]:
         """Return what the stack is given under its own names, its column of the vocabulary and the user's options; and

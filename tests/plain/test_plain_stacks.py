@@ -179,3 +179,16 @@ def test_a_settings_file_that_lacks_one_is_refused(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "min_lr: is missing in the settings; try: rename min_lrr" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_script_of_ones_own_is_there_and_stays_where_it_is(tmp_path: Path) -> None:
+    """What a complete one does is shown by docs/guide/mine.md, which is run (tests/test_docs.py)."""
+    for entry in (("framework.entry=nothere.py",), ()):
+        code, text = launched("mine", tmp_path, *entry, "dry_run=true")
+        assert code == 2
+        assert "framework.entry: names no script" in text
+    words = (f"framework.entry={__file__}", f"bundle={tmp_path / 'bundle'}", "data=mock")
+    code, text = launched("mine", tmp_path, *words)
+    assert code == 2
+    assert "bundle: a script of your own is not taken along" in text
+    assert "data: mock data" in text
