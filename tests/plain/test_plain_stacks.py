@@ -158,6 +158,55 @@ def test_each_stage_of_zero(stage: int, engine: Engine, tmp_path: Path) -> None:
     assert [step.loss for step in record.steps] == pytest.approx(ours, abs=TOLERANCE["fp32"])
 
 
+PLANTED: dict[str, dict[str, dict[str, object]]] = {
+    "fsdp2": {"max_norm": {"clip_grad": 0.5}},
+    "hf": {
+        "adam_epsilon": {"adam_eps": 1e-5},
+        "adam_beta2": {"adam_beta2": 0.999},
+        "max_grad_norm": {"clip_grad": 0.5},
+        "weight_decay": {"weight_decay": 0.2},
+    },
+    "deepspeed": {"gradient_clipping": {"clip_grad": 0.5}},
+    "torchtitan": {
+        "optimizer.eps": {"adam_eps": 1e-5},
+        "optimizer.beta2": {"adam_beta2": 0.999},
+        "training.max_norm": {"clip_grad": 0.5},
+        "optimizer.weight_decay": {"weight_decay": 0.2},
+        "training.mixed_precision_param": {"params_dtype": "bfloat16"},
+    },
+}
+"""By stack, a key of its own that is written otherwise than requested, and the setting that then runs."""
+BUILT = {"rotary_base": 500000.0, "norm_epsilon": 1e-6, "use_rope_scaling": True, "rope_scaling_factor": 8.0}
+"""The same of settings that its program builds the model by."""
+
+
+@pytest.mark.stacks
+@pytest.mark.parametrize("stack", PLANTED)
+def test_a_setting_that_is_written_wrongly_is_read_back_by_name(stack: str, tmp_path: Path) -> None:
+    """By what was built: the stack's keys and the model's parts are changed behind the plan's back."""
+    trained(stack, tmp_path, "gpus_per_node=1", "training.train_iters=4")
+    folder = next((tmp_path / stack).glob("*/settings.json")).parent
+    requested = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
+    planted = {**requested, **BUILT, "arguments": dict(requested["arguments"])}
+    expected = dict(BUILT)
+    for key, setting in PLANTED[stack].items():
+        planted["arguments"][key] = next(iter(setting.values()))
+        expected |= setting
+    (folder / "planted.json").write_text(json.dumps(planted), encoding="utf-8")
+    argv = [str(PYTHONS.get(stack, sys.executable)), str(ROOT / f"launchers/ranks/{stack}_ranks.py")]
+    place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+    where = {**os.environ, **place, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "OMP_NUM_THREADS": "1"}
+    argv += ["--settings", "planted.json"]
+    done = subprocess.run(argv, cwd=folder, env=where, capture_output=True, text=True, check=False, timeout=900)
+    assert done.returncode == 0, done.stderr
+    mark = next(line for line in done.stdout.splitlines() if line.startswith("[tprimat] effective "))
+    ran = json.loads(mark.removeprefix("[tprimat] effective "))
+    clean = read(folder)
+    apart = {name: value for name, value in ran.items() if clean.setting(name) != value}
+    assert apart.pop("enable_autocast", True) is True  # which bf16 of one rank is
+    assert apart == expected
+
+
 def test_what_the_plain_stacks_cannot_do_is_refused_by_name(tmp_path: Path) -> None:
     words = ("model=moe_tiny", "layout.tensor_model_parallel_size=2", "gpus_per_node=2", "training.save_interval=3")
     code, text = launched("fsdp2", tmp_path, *words, "data=mock", "dry_run=true")
@@ -182,7 +231,7 @@ def test_a_settings_file_that_lacks_one_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_script_of_ones_own_is_there_and_stays_where_it_is(tmp_path: Path) -> None:
-    """What a complete one does is shown by docs/guide/mine.md, which is run (tests/test_docs.py)."""
+    """Its page, docs/guide/mine.md, has a complete one, which tests/test_docs.py runs."""
     for entry in (("framework.entry=nothere.py",), ()):
         code, text = launched("mine", tmp_path, *entry, "dry_run=true")
         assert code == 2
