@@ -135,7 +135,8 @@ def run_all(requested: Sequence[Experiment], as_json: bool, *, anew: bool = True
         else:
             starts += [partial(_once, e) for e in single]
         most = together.at_once(requested) if not single else turns.at_once(single)
-        if most == 1 and len(requested) > 1 and not single:  # side by side each has a core for its own imports
+        imports = {(e.framework.name, e.framework.python, e.training.seed, e.equal_init) for e in requested}
+        if not single and len(requested) > 1 and 1 in (most, len(imports)):  # those of two stacks would wait in turn
             held.enter_context(warm.kept())
         try:
             for row in together.rows(starts, most, _is_ended_by_us):
