@@ -196,7 +196,7 @@ def _passes(built: Built, read: Reader, index: int, forward_only: bool) -> list[
 def _validate(built: Built, number: int) -> float:
     """Return the loss over the samples of validation `number`, from 0, as `evaluate` in megatron/training/training.py:
     the mean over the tokens of its batches, which follow those of the validation before."""
-    count, sums = built.settings.eval_iters, torch.zeros(2, device=torch.cuda.currenttorch_device())
+    count, sums = built.settings.eval_iters, torch.zeros(2, device=torch.cuda.current_device())
     for chunk in built.chunks:
         if built.settings.overlap_param_gather:
             chunk.disable_forward_pre_hook()
@@ -238,7 +238,7 @@ def _summed(reports: list[torch.Tensor]) -> torch.Tensor:
     """Return the sum of losses and the number of tokens of a global batch, in the last stage; elsewhere zeros.
     reports: of its micro-batches."""
     if not parallel_state.is_pipeline_last_stage():
-        return torch.zeros(2, device=torch.cuda.currenttorch_device())
+        return torch.zeros(2, device=torch.cuda.current_device())
     summed = torch.stack(reports).sum(dim=0)
     dist.all_reduce(summed, group=parallel_state.get_data_parallel_group(with_context_parallel=True))
     return summed
