@@ -100,9 +100,9 @@ docs: $(VENV)/.docs
 test-slurm: $(VENV)/.dev
 	$(VENV)/bin/python -m pytest -m 'slurm and not drill' --durations=5 tests/cluster
 
-# kills of daemons, full disks, time limits: minutes each, and not all of them are known to pass (benchmarks/faults.md)
+# kills of daemons, full disks, time limits: they wait for most of their time, so three go on side by side, each on a Slurm of its own
 drills-slurm: $(VENV)/.dev
-	$(VENV)/bin/python -m pytest -m 'slurm and drill' --durations=0 tests/cluster
+	$(VENV)/bin/python -m pytest -m 'slurm and drill' -n 3 --durations=0 tests/cluster
 
 test-wheel: $(VENV)/.dev
 	$(VENV)/bin/python -m pytest -m wheel --durations=5
