@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -102,13 +103,27 @@ def recorded(log: Path, target: Path) -> Record:
     return read(target)
 
 
+def bare_python(folder: Path) -> str:
+    """Return the interpreter of an environment with the packages of this one, and nothing of ours."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    (packages / "others.pth").write_text(f"{sysconfig.get_path('purelib')}\n", encoding="utf-8")
+    python = str(folder / "bin" / "python")
+    for name, code in (("tensorprimat", 1), ("conf", 1), ("numpy", 0)):
+        assert (
+            subprocess.run([python, "-c", f"import {name}"], cwd="/", stderr=subprocess.DEVNULL, check=False).returncode
+            == code
+        )
+    return python
+
+
 @pytest.mark.slurm
 def test_two_nodes_train_to_the_losses_of_one(site: Mapping[str, str], tmp_path: Path) -> None:
     bundle, all_ways = tmp_path / "bundle", ("layout.pipeline_model_parallel_size=2", "training.train_iters=3")
     assert launch([*ON_TWO_NODES, *all_ways, "gpus_per_node=4", f"bundle={bundle}"]) == 0
     tested = subprocess.run(["sbatch", "--test-only", "job.sh"], cwd=bundle, env=site, capture_output=True, check=False)
     assert tested.returncode == 0, tested.stderr
-    assert submitted({**site, "PYTHON": sys.executable}, bundle) == "COMPLETED"
+    assert submitted({**site, "PYTHON": bare_python(tmp_path / "bare")}, bundle) == "COMPLETED"
     runs = sorted((bundle / "runs").iterdir())
     assert [run.name.partition("-")[2] for run in runs] == ["node0", "node1"]
     record = recorded(runs[1] / "train.log", tmp_path / "record")  # the last rank prints the iteration lines
