@@ -15,11 +15,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.drills import MARK, started_processes, wait_until
+
 ROOT = Path(__file__).parent.parent
 GOLDEN = ROOT / "tests" / "golden"
-sys.path.insert(0, str(ROOT))
-
-from tests.drills import MARK, started_processes, wait_until  # noqa: E402
 
 settings.register_profile(  # no test fails for a slow machine
     "untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow]

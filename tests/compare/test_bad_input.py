@@ -16,10 +16,10 @@ import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made import SCHEMA, TP2, editable, made, repeats, save
 from msgspec.structs import replace
 
 from compare.cli import main
+from tests.compare.made import SCHEMA, TP2, editable, made, repeats, save
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'`$(id) \x1b[2J [bold]x[/nope] \u202e | # * _"
 Entry = dict[str, Any]

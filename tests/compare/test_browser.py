@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made import TP2, broken, made, vendor_run, without_steps
 from msgspec.structs import replace
 
 from compare import Run
@@ -23,6 +22,7 @@ from compare.groups import Question
 from compare.report.files import texts
 from metrics.bill import Prices, Terms
 from parsers import Reading, Record
+from tests.compare.made import TP2, broken, made, vendor_run, without_steps
 
 HERE = Path(__file__).parent
 MODULES = Path(os.environ.get("NODE_MODULES", HERE.parents[1] / ".venv" / "node_modules"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from made import TP2, compared, made, ran, silent, toy, without
 from msgspec.structs import replace
 
 from compare import Run
@@ -14,6 +13,7 @@ from compare.groups import expand, group
 from conf.errors import InputError
 from parsers import Declaration, Record
 from parsers.given import given_of, with_given
+from tests.compare.made import TP2, compared, made, ran, silent, toy, without
 
 YES, NO, OPEN = "comparable", "not comparable", "cannot tell"
 

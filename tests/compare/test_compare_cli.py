@@ -19,7 +19,6 @@ from typing import Any
 
 import jsonschema
 import pytest
-from made import SCHEMA, TP2, compared, editable, made, repeats, save, silent
 from msgspec.structs import replace
 
 import compare
@@ -33,6 +32,7 @@ from conf.errors import InputError
 from metrics import summarise
 from parsers import Step, progress, read, write
 from parsers.storage import read_lazily, read_steps
+from tests.compare.made import SCHEMA, TP2, compared, editable, made, repeats, save, silent
 from tests.drills import PATIENCE_S
 
 ROOT = Path(__file__).parent.parent.parent

@@ -9,7 +9,6 @@ from typing import Any, get_args
 
 import jsonschema
 import pytest
-from made import SCHEMA, TP2, compared, made, read_back, toy
 from msgspec.structs import replace
 
 from compare.comparison import to_json
@@ -20,6 +19,7 @@ from compare.report.terminal import print_report
 from parsers import Record
 from parsers.read_back import Object, Process, ReadBack
 from parsers.storage import dumps
+from tests.compare.made import SCHEMA, TP2, compared, made, read_back, toy
 
 DEFAULTS = {"rotary_percent": 1.0, "fp8": None, "fp8_recipe": "delayed", "muon_momentum": 0.95, "new_switch": False}
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
-from made import TP2, compared, made
 from msgspec.structs import replace
 from scipy import stats
 
@@ -18,6 +17,7 @@ from compare.losses import BLOCKS, RISK, Band, leaves
 from compare.report.blocks import text_of
 from compare.report.page import advice, headline
 from parsers import Record, Step
+from tests.compare.made import TP2, compared, made
 
 Fields = Callable[[int], Mapping[str, Any]]
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made import TP2, compared, made, ran, repeats, save, silent, vendor_run
 from msgspec.structs import replace
 
 from compare import Question, compare, find_runs
@@ -21,6 +20,7 @@ from conf.errors import InputError
 from conf.vocabulary import RANKS, meant, requested, vocabulary
 from parsers import Record
 from parsers.record import Validation
+from tests.compare.made import TP2, compared, made, ran, repeats, save, silent, vendor_run
 
 A, B = made("a"), made("b", over=TP2)
 OVERLAP, RATE = made("b", over={**TP2, "overlap_grad_reduce": 2}), made("b", over={**TP2, "lr": 0.004})

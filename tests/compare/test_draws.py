@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable
 
 import pytest
-from made import compared, drawn, read_back, toy
 from msgspec.structs import replace
 
 from compare import draws
 from compare.draws import deviation_limit, drawn_apart, extreme_limits, mean_limit
 from parsers.read_back import Tensor
+from tests.compare.made import compared, drawn, read_back, toy
 
 np = pytest.importorskip("numpy")
 Draw = Callable[["np.random.Generator", int], "np.ndarray"]

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made import compared, made, ran, repeats, silent
 from msgspec.structs import replace
 
 from conf.errors import InputError
@@ -17,6 +16,7 @@ from conf.vocabulary import vocabulary
 from metrics import summarise
 from parsers import Record
 from parsers.cli import imported
+from tests.compare.made import compared, made, ran, repeats, silent
 
 ROOT = Path(__file__).parents[2]
 DUMP: dict[str, Any] = {

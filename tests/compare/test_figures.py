@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from made import compared, made, repeats, save
 from msgspec.structs import replace
 from scipy import stats
 
@@ -26,6 +25,7 @@ from metrics.bill import Prices, Terms, priced
 from metrics.repeats import mean_of, t_quantile
 from metrics.terms import read_prices
 from parsers import Power, Record
+from tests.compare.made import compared, made, repeats, save
 
 SHAPE = {
     **dict(num_layers=32, hidden_size=4096, ffn_hidden_size=14336, num_attention_heads=32, kv_channels=128),

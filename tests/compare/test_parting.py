@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from made import compared, each, read_back, tensors, toy
 from msgspec.structs import replace
 
 from compare.parting import ORDER, Parting
 from parsers import Record, Step
 from parsers.read_back import Batch, Object, Optimizer, Output, Tensor
+from tests.compare.made import compared, each, read_back, tensors, toy
 
 NEMO, PRIMUS = {"framework": "nemo"}, {"framework": "primus"}
 Change = Callable[[Record], Record]

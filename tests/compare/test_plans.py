@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made import TP2, compared, made, ran
 from msgspec.structs import replace
 
 from compare import Run
@@ -22,6 +21,7 @@ from parsers import Declaration, Record, find_runs, write
 from parsers.planned import as_planned
 from parsers.record import Departure, RunRecipe
 from tensorprimat.launch import main as launch
+from tests.compare.made import TP2, compared, made, ran
 
 BEST = "max_performance"
 ON_AMD = {"platform": "amd", "vendor": "amd", "hardware": "mi300x", "framework": "primus"}

@@ -13,12 +13,12 @@ from typing import Any
 
 import jsonschema
 import pytest
-from made import made, save
 from msgspec.structs import replace
 
 import compare
 from compare.cli import main
 from parsers import Record
+from tests.compare.made import made, save
 
 Golden = Callable[[str, str], None]
 Capture = pytest.CaptureFixture[str]

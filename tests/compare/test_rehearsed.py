@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from made import TP2, compared, each, made, ran, read_back, silent, toy
 from msgspec.structs import replace
 
 from compare.audit import Audit, Check
@@ -19,6 +18,7 @@ from metrics import shown
 from parsers import Record, Run
 from parsers.read_back import Object, Output
 from parsers.record import Validation
+from tests.compare.made import TP2, compared, each, made, ran, read_back, silent, toy
 
 YES, NO, OPEN = "comparable", "not comparable", "cannot tell"
 NEMO, PRIMUS = {"framework": "nemo"}, {"framework": "primus"}

@@ -17,7 +17,6 @@ from typing import Any
 
 import jsonschema
 import pytest
-from made import SCHEMA, TP2, compared, made, ran, repeats, silent, toy, vendor_run, without_steps
 from msgspec.structs import replace
 
 from compare import Run, compare
@@ -31,6 +30,7 @@ from metrics import shown
 from metrics.bill import Prices, Terms
 from parsers import Record
 from parsers.given import given_of, with_given
+from tests.compare.made import SCHEMA, TP2, compared, made, ran, repeats, silent, toy, vendor_run, without_steps
 
 PRICES = Prices("USD", {"h100": 2.6, "mi300x": 1.9}, "2026-11", "quotes")
 EVIL = "</td></code></pre><script>alert(1)</script> | `rm` [x](y) =1+1 \x1b[2J \ud800"

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made import TP2, broken, compared, made, vendor_run, without_steps
 from msgspec.structs import replace
 
 import compare
@@ -19,6 +18,7 @@ from compare.report import charts
 from compare.report.charts import COLOURS, Axis, Chart, axis, tick_text
 from parsers import Record
 from parsers.record import Validation
+from tests.compare.made import TP2, broken, compared, made, vendor_run, without_steps
 
 CSS = (Path(compare.__file__).parent / "report" / "report.css").read_text(encoding="utf-8")
 Point = tuple[float, float]

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from layouts import TOGETHER
+
+from tests.engine.layouts import TOGETHER
 
 RANKS = Path(__file__).parents[2] / "launchers" / "ranks"
 

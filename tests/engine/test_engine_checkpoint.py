@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Run, finished
-from layouts import BFLOAT16, CP2, DP2, DROPOUT, EP2, EXPERTS, OVERLAPPED, PP2, SHARDED, TP2_SP, VP2
+
+from tests.engine.conftest import Run, finished
+from tests.engine.layouts import BFLOAT16, CP2, DP2, DROPOUT, EP2, EXPERTS, OVERLAPPED, PP2, SHARDED, TP2_SP, VP2
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 STEPS, SAVED = 6, 3

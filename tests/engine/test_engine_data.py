@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import RANKS, finished, torchrun_words
+
+from tests.engine.conftest import RANKS, finished, torchrun_words
 
 pytestmark = pytest.mark.engine
 np = pytest.importorskip("numpy")

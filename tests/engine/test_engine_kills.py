@@ -16,10 +16,10 @@ from typing import Any
 
 import psutil
 import pytest
-from conftest import Run, finished
-from layouts import DP2, TP2_SP
 
 from tests.drills import wait_until
+from tests.engine.conftest import Run, finished
+from tests.engine.layouts import DP2, TP2_SP
 
 KILLS, SEED = (int(os.environ.get(name, "1")) for name in ("KILLS", "SEED"))
 STEPS_A_KILL = 5  # a start may get so far, about, before it is killed

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-import layouts as at
 import pytest
+
+from tests.engine import layouts as at
 
 pytestmark = pytest.mark.engine
 FP32, BF16 = 1e-5, 2e-3

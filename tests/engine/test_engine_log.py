@@ -7,9 +7,9 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import layouts as at
 import pytest
 
+from tests.engine import layouts as at
 from tests.rehearsal.stacks import canonical_rate
 
 pytestmark = pytest.mark.engine

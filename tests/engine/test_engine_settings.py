@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import RANKS, finished
-from layouts import EP2, EXPERTS, TP2_SP
+
+from tests.engine.conftest import RANKS, finished
+from tests.engine.layouts import EP2, EXPERTS, TP2_SP
 
 Settings = Callable[..., dict[str, Any]]
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from metrics_made import made, repeats, settings
 from msgspec import structs
 
 from conf.compose import choices
@@ -19,6 +18,7 @@ from metrics.bill import ENERGY, Option, Prices, Terms, bill, break_evens, optio
 from metrics.repeats import mean_of
 from metrics.terms import from_experiment, intensity, joined, read_prices, typed_prices
 from parsers import find_runs, write
+from tests.metrics.metrics_made import made, repeats, settings
 
 PRICES = Prices("USD", {"mi355x": 3.0, "b200": 5.0, "mi250x": 2.0})
 

@@ -8,12 +8,12 @@ import json
 from pathlib import Path
 
 import pytest
-from metrics_made import made, repeats
 from msgspec.structs import replace
 
 from metrics.cli import main
 from metrics.repeats import mean_of
 from parsers import write
+from tests.metrics.metrics_made import made, repeats
 
 PRICES = "price.usd_per_gpu_hour.mi355x=3.10|price.usd_per_gpu_hour.b200=4.75 USD/gpu-hour"
 J6 = f"{PRICES}|power_price=0.09|pue=1.25|tokens=15T"

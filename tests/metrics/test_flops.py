@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import flops_of_others
 import pytest
 
 from conf import shapes
@@ -20,6 +19,7 @@ from conf.schema import Model
 from conf.shapes import count
 from metrics.flops import CONVENTIONS, DEFAULT, FORWARD, Recompute, convert, explaining, flops_per_token, recompute_of
 from metrics.shape import Facts, Shape, shape_from, shape_of_model
+from tests.metrics import flops_of_others
 
 HERE = Path(__file__).parent
 KNOWN = {**{f"model {name}": s for name, s in flops_of_others.models().items()}, **flops_of_others.SHAPES}

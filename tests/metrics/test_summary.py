@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis
 from hypothesis import strategies as st
-from metrics_made import FLOPS, GPUS, ROOT, made, settings
 from msgspec.structs import replace
 
 from conf.errors import ConfigError
@@ -25,6 +24,7 @@ from metrics.peak import peak_tflops
 from metrics.summary import NOT_OF_SPEED, with_impossible
 from parsers import Power, Reading, Record, Restart, Stall, Step, read, write
 from tensorprimat.cli import main as tprimat
+from tests.metrics.metrics_made import FLOPS, GPUS, ROOT, made, settings
 
 SETTINGS = {"seq_length": 100, "world_size": 4, "global_batch_size": 8}
 # The first steps of a NeMo run on 8 H100s, in s: compilation, then a steady pace.

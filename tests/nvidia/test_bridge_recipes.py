@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 import yaml
-from nemo_runs import ROOT, offline
 
 from conf import load_experiment
 from conf.errors import ConfigError
@@ -30,6 +29,7 @@ from launchers.frameworks.megatron_bridge import hub_answer
 from launchers.plan import Host, Plan
 from tensorprimat.check import undeclared
 from tensorprimat.recipes import main
+from tests.nvidia.nemo_runs import ROOT, offline
 
 pytestmark = pytest.mark.nvidia
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 import yaml
-from nemo_runs import ROOT, offline
 
 from conf import load_experiment
 from conf.compose import choices, compose
@@ -25,6 +24,7 @@ from conf.schema import LayoutChoice, Request, Training
 from launchers import make_plan
 from launchers.plan import Host, Plan
 from tensorprimat.check import undeclared
+from tests.nvidia.nemo_runs import ROOT, offline
 
 pytestmark = pytest.mark.nvidia
 

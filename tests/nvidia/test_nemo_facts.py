@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from nemo_runs import reported
 
 from conf import load_experiment
 from launchers import attribute_settings
+from tests.nvidia.nemo_runs import reported
 from tests.rehearsal.stacks import canonical_rate
 
 pytestmark = pytest.mark.nvidia

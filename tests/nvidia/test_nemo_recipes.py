@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nemo_runs import offline, reported
 
 from conf import load_experiment
 from conf.recipes import Recipe, recipes
@@ -21,6 +20,7 @@ from conf.resolve import Experiment
 from launchers import make_plan
 from launchers.frameworks.nemo import FRAMEWORK as NEMO
 from launchers.plan import Host
+from tests.nvidia.nemo_runs import offline, reported
 
 pytestmark = pytest.mark.nvidia
 

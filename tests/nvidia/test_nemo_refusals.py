@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from nemo_runs import launch, offline
 
 from conf import load_experiment
 from launchers import make_plan
 from launchers.frameworks.nemo import FRAMEWORK as NEMO
 from launchers.plan import Host
+from tests.nvidia.nemo_runs import launch, offline
 
 pytestmark = pytest.mark.nvidia
 

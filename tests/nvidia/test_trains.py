@@ -8,8 +8,8 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from nemo_runs import launch
 
+from tests.nvidia.nemo_runs import launch
 from tests.rehearsal.stacks import canonical_rate
 
 pytestmark = pytest.mark.nvidia

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import all_runs, parse_text, steps_of
 
 from conf.errors import InputError
 from parsers import Ending, judge
 from parsers.cli import discover, imported
 from parsers.record import numbered
+from tests.parsers.helpers import all_runs, parse_text, steps_of
 
 
 def line(epoch: float | str, loss: float = 2.5, rest: str = "") -> str:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import FIXTURES, all_runs, parse_text, read, steps_of
 
 from metrics import summarise
 from parsers import Parser, Record
@@ -16,6 +15,7 @@ from parsers.cli import imported_all, rows
 from parsers.driver import Fact, NewRun, Setting
 from parsers.reader import FIRST_WINDOW, WINDOW
 from parsers.record import Step, Validation
+from tests.parsers.helpers import FIXTURES, all_runs, parse_text, read, steps_of
 
 Stated = (Fact, Setting)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from helpers import parse_text
+
+from tests.parsers.helpers import parse_text
 
 _AUTOMODEL = "2026-11-02 10:00:14 | INFO | root | step {0} | epoch 0 | loss 2.5 | grad_norm 1.5 | lr {1} | "
 _AUTOMODEL += "mem 30.50 GiB | tps 8000.00(4000.00/gpu) | num_label_tokens 65536\n"

@@ -6,12 +6,12 @@ import random
 import re
 
 import pytest
-from helpers import read, steps_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from parsers.dialects.nemo1 import SlidingMean
 from parsers.record import Validation
+from tests.parsers.helpers import read, steps_of
 
 
 def bar(step: int, drawn: int, time: str = "", rest: str = "", loss: str = "2.600") -> str:

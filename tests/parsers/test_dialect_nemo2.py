@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 
-from helpers import FIXTURES, parse_text, read, steps_of
-
 from parsers.record import Stall, Validation
+from tests.parsers.helpers import FIXTURES, parse_text, read, steps_of
 
 LINE = (
     "Training epoch 2, iteration 7/999 | lr: 6.897e-06 | global_batch_size: 512 | global_step: 45 "

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from helpers import FIXTURES, unplaced
 from msgspec.structs import asdict
 
 from parsers import DIALECTS, Parsed, dialects, parse_all
 from parsers.dialects import load
 from parsers.text import body, cell, colourless
+from tests.parsers.helpers import FIXTURES, unplaced
 
 LOGS = {
     "nemo2_tiny": "nemo2",

@@ -6,10 +6,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from helpers import FIXTURES, parse_text, read, steps_of
 
 from parsers.driver import Fact, NewRun, Resumed, Setting
 from parsers.values import human
+from tests.parsers.helpers import FIXTURES, parse_text, read, steps_of
 
 BY_ORDER, LOSS_MEAN = "step:by_order", "loss:interval_mean"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 import pytest
-from helpers import FIXTURES, parse_text, read, unplaced
 from msgspec.structs import replace
 
 from parsers.driver import Stall, Validation
+from tests.parsers.helpers import FIXTURES, parse_text, read, unplaced
 
 MODERN = (FIXTURES / "megatron_modern.log").read_text()
 

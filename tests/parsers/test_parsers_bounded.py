@@ -10,11 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
-from helpers import parse_text
 
 from parsers import Step
 from parsers.segment import Steps
 from parsers.unread import not_supported
+from tests.parsers.helpers import parse_text
 
 ROOT = Path(__file__).parents[2]
 STEPS = 60_000

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import FIXTURES
 
 from parsers import parse_all, read
 from parsers.cli import discover, main
 from parsers.given import given_of
 from parsers.importers import read_record
+from tests.parsers.helpers import FIXTURES
 
 ROOT = Path(__file__).parents[2]
 MODERN = FIXTURES / "megatron_modern.log"

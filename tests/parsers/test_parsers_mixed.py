@@ -6,11 +6,11 @@ import itertools
 from pathlib import Path
 
 import pytest
-from helpers import FIXTURES, all_runs, parse_text
 
 from parsers import DIALECTS
 from parsers.cli import discover
 from parsers.dialects import load
+from tests.parsers.helpers import FIXTURES, all_runs, parse_text
 
 # Of each framework a log that begins with its first step.
 PROGRAMS = {

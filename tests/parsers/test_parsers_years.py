@@ -6,9 +6,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from helpers import all_runs, parse_text
 
 from parsers import Parsed
+from tests.parsers.helpers import all_runs, parse_text
 
 
 def dump(*arguments: str, width: int = 32, end: str = "") -> str:

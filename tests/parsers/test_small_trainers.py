@@ -6,12 +6,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from helpers import FIXTURES, parse_text, steps_of
 from msgspec.structs import asdict
 
 from parsers import judge
 from parsers.dialects import load
 from parsers.outcome import Ending
+from tests.parsers.helpers import FIXTURES, parse_text, steps_of
 
 # What is tried: dialect, line, and fields and metrics of its step; None: it is no step.
 LINES: dict[str, tuple[str, str, dict[str, Any] | None]] = {

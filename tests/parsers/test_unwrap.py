@@ -7,11 +7,11 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from helpers import FIXTURES
 
 from parsers import Ending, judge
 from parsers.faults import FaultFinder
 from parsers.unwrap import Unwrapper, mixed_line
+from tests.parsers.helpers import FIXTURES
 
 
 def _benchmark() -> ModuleType:

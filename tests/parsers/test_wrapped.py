@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 import pytest
-from helpers import steps_of as steps
 
 from parsers.dialects import load
 from parsers.driver import WrappedLines
+from tests.parsers.helpers import steps_of as steps
 
 STARTS = re.compile(r"step=\d+ ")
 LINES = {

@@ -11,12 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stacks import ROOT, canonical_rate
-
 from conf import load_experiment
 from conf.resolve import Experiment
 from conf.shapes import count
 from parsers import Record, read
+from tests.rehearsal.stacks import ROOT, canonical_rate
 
 STEPS, WARMUP = 3, 1
 SHORT = ("platform=cpu", "probe=true", f"training.train_iters={STEPS}", f"optimizer.lr_warmup_iters={WARMUP}")

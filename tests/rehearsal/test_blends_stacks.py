@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from stacks import ROOT, SAME, compared, found_by, interpreter
 
 from parsers import Record, read
 from tests.drills import free_port
+from tests.rehearsal.stacks import ROOT, SAME, compared, found_by, interpreter
 
 pytestmark = pytest.mark.nvidia
 STACKS = ("nemo", "megatron_bridge", "megatron")

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import yaml
-from stacks import interpreter
-from test_launch_rehearsal import command, record
 
 from launch import main as launch
+from tests.rehearsal.stacks import interpreter
+from tests.rehearsal.test_launch_rehearsal import command, record
 
 pytestmark = pytest.mark.nvidia
 

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stacks import ROOT, SAME, canonical_rate, compared, found_by, interpreter, rehearsed
 
 from parsers import Record, read
 from parsers.cli import imported
 from tests.drills import free_port
+from tests.rehearsal.stacks import ROOT, SAME, canonical_rate, compared, found_by, interpreter, rehearsed
 
 STACKS = ("nemo", "megatron_bridge", "primus", "megatron")
 CASES = {

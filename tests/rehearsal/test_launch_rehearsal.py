@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stacks import ROOT, interpreter
+
+from tests.rehearsal.stacks import ROOT, interpreter
 
 pytestmark = pytest.mark.nvidia
 

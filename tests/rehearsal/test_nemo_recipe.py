@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from test_launch_rehearsal import command, record
+
+from tests.rehearsal.test_launch_rehearsal import command, record
 
 pytestmark = pytest.mark.nvidia
 

@@ -7,13 +7,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from stacks import SAME, interpreter, rehearsed
 
 from launch import main as launch
 from parsers import Record, read
 from parsers.cli import main as parse_logs
 from tests.drills import free_port
 from tests.launch.fake_rocm import the_run
+from tests.rehearsal.stacks import SAME, interpreter, rehearsed
 
 pytestmark = pytest.mark.nvidia
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from statistics import median
 
 import pytest
-from probed import ROOT, assert_read_back, launched, rank_file, requested
+
+from tests.rehearsal.probed import ROOT, assert_read_back, launched, rank_file, requested
 
 pytestmark = pytest.mark.engine
 

@@ -9,14 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from probed import rank_file
-from stacks import SAME, compared, rehearsed
 
 from conf import load_experiment
 from launchers import make_plan
 from launchers.plan import Host
 from launchers.rehearse import prepared
 from tensorprimat.run import run_once
+from tests.rehearsal.probed import rank_file
+from tests.rehearsal.stacks import SAME, compared, rehearsed
 
 
 @pytest.fixture(scope="module")

@@ -13,12 +13,12 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec.structs import replace
-from stacks import ROOT, rehearsed
-from test_probe_files import BARE, left, rank_file, row
 
 from parsers.probe import with_probe
 from parsers.read_back import Batch, Output, Tensor
 from parsers.readings import Tensors, outputs, tensors
+from tests.rehearsal.stacks import ROOT, rehearsed
+from tests.rehearsal.test_probe_files import BARE, left, rank_file, row
 
 FOLDER = ROOT / "launchers" / "ranks" / "rehearsal"
 

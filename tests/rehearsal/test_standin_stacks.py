@@ -10,13 +10,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from stacks import interpreter, rehearsed
-from test_launch_rehearsal import command, record
-from test_standin_start import FOLDER
 
 from conf import load_experiment
 from launchers.frameworks.megatron_bridge import hub_answer
 from launchers.rank_modules import rank_module
+from tests.rehearsal.stacks import interpreter, rehearsed
+from tests.rehearsal.test_launch_rehearsal import command, record
+from tests.rehearsal.test_standin_start import FOLDER
 
 pytestmark = pytest.mark.nvidia
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_standin_start import FOLDER, started, write
+
+from tests.rehearsal.test_standin_start import FOLDER, started, write
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"

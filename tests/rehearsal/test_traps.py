@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from probed import rank_file
-from stacks import GONE, compared, found_by, interpreter, rehearsed
 
 from conf import load_experiment
 from conf.errors import ConfigError
@@ -23,6 +21,8 @@ from launchers.rehearse import FOLDER
 from parsers import Record
 from tests.launch.fake_rocm import checkout
 from tests.launch.primus_cases import planned
+from tests.rehearsal.probed import rank_file
+from tests.rehearsal.stacks import GONE, compared, found_by, interpreter, rehearsed
 
 BOGUS_NEMO = Path(__file__).parent / "programs" / "nemo_bogus.py"
 TYPOS = {"lr_warmup_itres": 5, "grad_clip": 0.5, "norm_epsilon": 1.0e-5}  # the last obsolete from v26.2 on

@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from stacks import rehearsed
 
 from launchers import warm
 from parsers import Record
+from tests.rehearsal.stacks import rehearsed
 
 pytestmark = pytest.mark.nvidia
 _OF_THE_RUN = ("started_at", "ended_at", "wall_time_s", "id", "summary", "last_lines")
