@@ -29,7 +29,12 @@ PRODUCT = ("conf", "launchers", "parsers", "metrics", "compare", "estimate", "me
 FACTS = "tests/conf/test_facts.py"
 CHECKS = ("tests/conf/test_parameters.py", "tests/conf/test_shapes.py", "tests/metrics/test_flops.py", FACTS)
 MODEL = "conf/model/qwen25_1p5b.yaml"
-SHORT = ("model=llama_tiny", "precision=fp32", "training.train_iters=6", "training.global_batch_size=4")
+SHORT: tuple[str, ...] = (
+    "model=llama_tiny",
+    "precision=fp32",
+    "training.train_iters=6",
+    "training.global_batch_size=4",
+)
 SHORT = (*SHORT, "training.seq_length=64", "optimizer.lr_warmup_iters=2", "layout=data_parallel")
 
 VENDOR = '''\

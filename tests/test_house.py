@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "estimate": {"conf", "parsers", "metrics", "estimate"},
 }
 OURS = {*MAY_IMPORT, "launch", "tensorprimat"}
-HEAVY = ("torch", "jinja2", "resvg_py", "scipy", "numpy", "hydra", "megatron")
+HEAVY: tuple[str, ...] = ("torch", "jinja2", "resvg_py", "scipy", "numpy", "hydra", "megatron")
 HEAVY += ("tokenizers", "transformers", "tiktoken", "sentencepiece", "pyarrow")
 
 
@@ -129,7 +129,7 @@ def test_the_environment_script_prints_key_value_lines() -> None:
     assert "kernel=" in done.stdout
 
 
-OWN = ("conf/vendors/", "launchers/frameworks/", "parsers/dialects/")
+OWN: tuple[str, ...] = ("conf/vendors/", "launchers/frameworks/", "parsers/dialects/")
 OWN += tuple(f"launchers/ranks/{stack}_" for stack in ("bridge", "nemo", "primus", "torchtitan"))
 MAY_NAME = {
     "estimate/memory.py": {"torchtitan"},  # published figures name their stack so, whose modules are torch's own

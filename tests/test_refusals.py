@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from launch import main
+from tensorprimat.launch import main
 
 GROUPS = yaml.safe_load(Path(__file__).with_name("refusals.yaml").read_text(encoding="utf-8"))
 ROWS = [(group, row) for group in GROUPS for row in group["rows"]]

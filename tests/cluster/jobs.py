@@ -15,8 +15,8 @@ from parsers import Record, read
 from tensorprimat.journal import Journal
 from tests.drills import MARK, ROOT, wait_until
 
-TINY = ("platform=cpu", "framework=megatron", "model=llama_tiny", "layout.tensor_model_parallel_size=2")
-TINY = (*TINY, "training.train_iters=4", "optimizer.lr_warmup_iters=1")
+_BASE = ("platform=cpu", "framework=megatron", "model=llama_tiny", "layout.tensor_model_parallel_size=2")
+TINY = (*_BASE, "training.train_iters=4", "optimizer.lr_warmup_iters=1")
 ON_TWO_NODES = (*TINY, "nodes=2", "gpus_per_node=2", "cluster=slurm", "cluster.job.time_limit=00:30:00")
 PATIENCE_S = 600.0
 STEPS = 60

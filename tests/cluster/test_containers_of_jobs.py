@@ -12,17 +12,22 @@ from pathlib import Path
 import pytest
 
 from conf import load_experiment
-from launch import main as launch
 from launchers import containers, make_plan, slurm
 from launchers.plan import Host
 from parsers import read
+from tensorprimat.launch import main as launch
 from tests import podman
 from tests.cluster.jobs import ON_TWO_NODES, TINY
 from tests.cluster.test_slurm import recorded, submitted
 from tests.drills import PATIENCE_S
 
 HOST = Host(python="/here/bin/python", cpu_count=64)
-SITE = ("cluster=slurm", "cluster.job.mounts=['/scratch:/scratch', '/data:/data:ro']", "nodes=2", "model=llama")
+SITE: tuple[str, ...] = (
+    "cluster=slurm",
+    "cluster.job.mounts=['/scratch:/scratch', '/data:/data:ro']",
+    "nodes=2",
+    "model=llama",
+)
 SITE = (*SITE, "layout=data_parallel", "cluster.network={NCCL_SOCKET_IFNAME: ib0}")
 NVIDIA = (*SITE, "platform=nvidia", "framework=megatron_bridge", "image=nvcr.io/nvidia/nemo:26.02")
 CASES = {

@@ -16,16 +16,16 @@ import pytest
 import yaml
 
 from conf import load_experiment
-from launch import main as launch
 from launchers import kubernetes
 from parsers import read
 from parsers.cli import main as parse_logs
+from tensorprimat.launch import main as launch
 from tests.drills import MARK, PATIENCE_S, ROOT
 
 SCHEMAS = ROOT / "tests" / "schemas"
 VERSIONS = {"JobSet": "v1alpha2", "TrainJob": "v1alpha1", "TrainingRuntime": "v1alpha1"}
 BASE = ("cluster=kubernetes", "model=llama31_70b", "nodes=4")
-SITE = (
+SITE: tuple[str, ...] = (
     "cluster.kubernetes.secret=hugging-face",
     "cluster.kubernetes.runs_claim=runs",
     "cluster.kubernetes.namespace=llm",
@@ -36,7 +36,13 @@ CASES = {
     "amd": (*BASE, "platform=amd", "framework=primus", "image=rocm/primus:v26.5"),
 }
 CASES |= {f"{name}_trainjob": (*case, "cluster.kubernetes.kind=TrainJob") for name, case in CASES.items()}
-TINY = ("platform=cpu", "framework=megatron", "model=llama_tiny", "gpus_per_node=1", "training.train_iters=3")
+TINY: tuple[str, ...] = (
+    "platform=cpu",
+    "framework=megatron",
+    "model=llama_tiny",
+    "gpus_per_node=1",
+    "training.train_iters=3",
+)
 TINY = (*TINY, "optimizer.lr_warmup_iters=1", "cluster=kubernetes", "image=mine:1", "name=Tiny_run")
 
 

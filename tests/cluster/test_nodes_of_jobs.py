@@ -14,12 +14,18 @@ from pathlib import Path
 
 import pytest
 
-from launch import main as launch
 from parsers import Record
+from tensorprimat.launch import main as launch
 from tests.cluster.jobs import TINY
 from tests.cluster.test_slurm import recorded, submitted
 
-ON_TWO_NODES = (*TINY[:-1], "optimizer.lr_warmup_iters=1", "nodes=2", "gpus_per_node=1", "cluster=slurm")
+ON_TWO_NODES: tuple[str, ...] = (
+    *TINY[:-1],
+    "optimizer.lr_warmup_iters=1",
+    "nodes=2",
+    "gpus_per_node=1",
+    "cluster=slurm",
+)
 ON_TWO_NODES = (*ON_TWO_NODES, "cluster.job.time_limit=00:30:00")
 
 

@@ -14,11 +14,11 @@ import pytest
 
 from conf import load_experiment
 from conf.errors import ConfigError
-from launch import main as launch
 from launchers import slurm
 from parsers import Record, read
 from parsers.cli import main as parse_logs
 from tensorprimat.journal import Journal
+from tensorprimat.launch import main as launch
 from tests.cluster.jobs import ON_TWO_NODES, TINY, Matrix, ended
 from tests.drills import CLOCK, ROOT, WITHOUT_CC, library, wait_until
 
@@ -92,7 +92,7 @@ def submitted(site: Mapping[str, str], bundle: Path, *more: str) -> str:
 
     def state() -> str:
         shown = subprocess.run(["scontrol", "show", "job", job], env=site, capture_output=True, text=True, check=True)
-        return re.findall(r"JobState=(\w+)", shown.stdout)[0]
+        return str(re.findall(r"JobState=(\w+)", shown.stdout)[0])
 
     wait_until(lambda: state() not in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING"), f"job {job} ends", 600)
     return state()

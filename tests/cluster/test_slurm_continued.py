@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from launch import main as launch
 from parsers import read
+from tensorprimat.launch import main as launch
 from tests.cluster.jobs import PATIENCE_S, SAVING, STEPS, TINY, Matrix, causes, ended, kill, slurm
 from tests.drills import wait_until
 

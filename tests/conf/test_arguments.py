@@ -43,7 +43,7 @@ def test_words_keys_and_switches_in_any_order(tmp_path: Path, monkeypatch: pytes
     assert (found.words, found.others) == (("runs", "lr=0.1"), ("platform=amd",)), "a path that is there is no filter"
     assert found.rest == ("runs", "platform=amd", "lr=0.1")
     assert (found["vary"], found["accept.*"], found["tokens"]) == (("lr", "seed"), {"lr": "they mean it"}, 1e12)
-    assert (found.switches, found.output) == ({"--json"}, Path("out"))
+    assert (found.switches, found.output) == (frozenset({"--json"}), Path("out"))
 
 
 def test_everything_that_is_wrong_is_reported_at_once() -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from itertools import zip_longest
+from typing import Any
 
 import pytest
 
 from conf import load_experiment, models, platforms
 from conf.compose import _composed, choices, compose
-from conf.errors import ConfigError
+from conf.errors import ConfigError, Problem
 from conf.freeze import field_types, freeze
 from conf.schema import Request
 from conf.vocabulary import requested
@@ -69,7 +71,7 @@ def test_every_file_of_a_group_is_a_valid_choice() -> None:
         chosen = {group: name for group, name in zip(groups, names, strict=True) if name}
         config = compose([f"{group}={name}" for group, name in chosen.items()])
         for group, name in chosen.items():
-            problems: list = []
+            problems: list[Problem] = []
             freeze(field_types(Request)[group], config[group], group, problems)
             assert problems == [], f"{group}={name}"
 
@@ -106,7 +108,12 @@ def test_the_points_of_a_sweep_are_composed_once(monkeypatch: pytest.MonkeyPatch
 
     composed: list[tuple[str, ...]] = []
     by_hydra = module._by_hydra
-    monkeypatch.setattr(module, "_by_hydra", lambda checked: (composed.append(tuple(checked)), by_hydra(checked))[1])
+
+    def noted(checked: Sequence[str]) -> Any:
+        composed.append(tuple(checked))
+        return by_hydra(checked)
+
+    monkeypatch.setattr(module, "_by_hydra", noted)
     _composed.cache_clear()
     module._resolved.cache_clear()
     module._of_choices.cache_clear()

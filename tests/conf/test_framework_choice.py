@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -148,7 +149,7 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recipes, "RECIPES", tmp_path / "recipes")
     recipes._read.cache_clear()
     keys = {"training.micro_batch_size": 2, "training.global_batch_size": 128}
-    plain = {
+    plain: dict[str, Any] = {
         "variant": None,
         "base": "x",
         "more": {},
@@ -157,7 +158,13 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "note": None,
         "settings": {},
     }
-    case = {"model": "llama31_8b", "hardware": ("b200",), "gpus": 8, "precision": "bf16", "source": "made/up@0"}
+    case: dict[str, Any] = {
+        "model": "llama31_8b",
+        "hardware": ("b200",),
+        "gpus": 8,
+        "precision": "bf16",
+        "source": "made/up@0",
+    }
     for stack, release in (("nemo", "2.7.3"), ("megatron_bridge", "0.5.0"), ("megatron_bridge", "0.6.0")):
         one = recipes.Recipe(name=f"theirs_{stack}", framework=stack, release=release, experiment=keys, **case, **plain)
         write(one, tmp_path / "recipes" / f"{stack}-{release}")

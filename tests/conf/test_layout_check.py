@@ -59,9 +59,15 @@ def llama_on_h100s() -> Request:
 def case(tp: int, pp: int, cp: int, nodes: int, batch: int, micro: int) -> Request:
     """Return a request of llama31_8b on H100s, without composing it each time."""
     r = llama_on_h100s()
-    sizes = {"tensor_model_parallel_size": tp, "pipeline_model_parallel_size": pp, "context_parallel_size": cp}
     training = replace(r.training, global_batch_size=batch, micro_batch_size=micro)
-    layout = replace(r.layout, table=None, sequence_parallel=False, **sizes)
+    layout = replace(
+        r.layout,
+        table=None,
+        sequence_parallel=False,
+        tensor_model_parallel_size=tp,
+        pipeline_model_parallel_size=pp,
+        context_parallel_size=cp,
+    )
     return replace(r, nodes=nodes, layout=layout, training=training)
 
 

@@ -69,8 +69,8 @@ def test_other_names_are_none(name: str) -> None:
 
 
 def test_a_record_is_written_without_them_and_for_the_group_at_most(tmp_path: Path) -> None:
-    about = {"id": "x", "name": "x", "provenance": "measured", "status": "failed"}
-    record = Record(**about, cause="\n".join(SECRETS), notes=HARMLESS)
+    cause = "\n".join(SECRETS)
+    record = Record(id="x", name="x", provenance="measured", status="failed", cause=cause, notes=HARMLESS)
     write(record, tmp_path)
     found = read(tmp_path)
     assert found.cause == "\n".join(SECRETS.values())

@@ -70,7 +70,7 @@ def check_the_ranks(name: str) -> None:
         assert {parameter for parameter, owned_by in owners.items() if len(owned_by) > 1} <= {EMBEDDING}
 
 
-BY_HAND = {
+BY_HAND: dict[tuple[str, Sizes, Place], dict[str, tuple[int, ...]]] = {
     ("qwen3_30b_a3b", Sizes(2, 1, 8), Place(0, 3)): {
         "decoder.layers.0.self_attention.q_layernorm.weight": (128,),
         "decoder.layers.0.mlp.router.weight": (128, 2048),

@@ -283,7 +283,7 @@ class Started:
         argv = [sys.executable, "-m", "tensorprimat", "data", "tokenize", str(source), f"tokenizer={tokenizer}"]
         argv += [f"eod_token={END}", "processes=2", "-o", str(prefix)]
         root = Path(__file__).parents[2]
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+        quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
         self.process = subprocess.Popen(argv, cwd=root, start_new_session=True, **quiet, **more)
 
     def kill(self, everyone: bool) -> None:
@@ -312,12 +312,11 @@ def test_a_kill_at_any_moment_costs_seconds_and_changes_no_byte(tokenizer: Path,
 
     for count, everyone in ((0, True), (1, False)):
         started = Started(tokenizer, prefix, source)
-        wait_until(
-            lambda count=count, started=started: (
-                ((tmp_path / "hit.partial").exists() and written() >= count) or started.process.poll() is not None
-            ),
-            "it begins",
-        )
+
+        def begun(count: int = count, started: Started = started) -> bool:
+            return ((tmp_path / "hit.partial").exists() and written() >= count) or started.process.poll() is not None
+
+        wait_until(begun, "it begins")
         time.sleep(0.2)
         started.kill(everyone)
     last = Started(tokenizer, prefix, source)

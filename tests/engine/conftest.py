@@ -153,9 +153,9 @@ def together() -> Callable[[dict[Path, dict[str, Any]]], dict[Path, Run]]:
         ended = finished({}, [*start, str(Path(__file__).with_name("together.py")), *map(str, group)], limit_s=600)
         done = {}
         for part in ended.out.split("=== ")[1:]:
-            path, _, said = part.partition("\n")
+            named, _, said = part.partition("\n")
             if "[after training is done]" in said:
-                done[Path(path)] = Run(group[Path(path)], 0, said, ended.err)
+                done[Path(named)] = Run(group[Path(named)], 0, said, ended.err)
         return done
 
     return execute

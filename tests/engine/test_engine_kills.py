@@ -11,6 +11,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +38,17 @@ def steps_of(out: str) -> dict[int, tuple[float, float]]:
 def kill(process: psutil.Popen, whom: str, chance: random.Random) -> None:
     """Send SIGKILL to all processes of a run, to torchrun, or to one rank; return when none is left."""
     ranks = process.children(recursive=True)
-    chosen = {"all": [process, *ranks], "torchrun": [process], "a rank": [chance.choice(ranks)] if ranks else [process]}
+    one_rank: list[psutil.Process] = [chance.choice(ranks)] if ranks else [process]
+    chosen: dict[str, list[psutil.Process]] = {"all": [process, *ranks], "torchrun": [process], "a rank": one_rank}
     for one in chosen[whom]:
         if one.is_running():
             one.kill()
     process.wait()
     wait_until(lambda: not any(r.is_running() and r.status() != psutil.STATUS_ZOMBIE for r in ranks), "no rank is left")
+
+
+def begun_or_ended(process: psutil.Popen, log: Path) -> bool:
+    return process.poll() is not None or bool(steps_of(log.read_text()))
 
 
 @pytest.mark.drill("as now: bit-equal after 15 kills")
@@ -68,13 +74,13 @@ def test_a_run_that_is_killed_again_and_again_is_bit_equal(
     complete: Run = finished(settings, command("complete"), limit_s=600)
     assert complete.code == 0, complete.err
     expected = steps_of(complete.out)
-    how = {"env": {**os.environ, "OMP_NUM_THREADS": "1"}, "stderr": subprocess.DEVNULL, "cwd": tmp_path}
+    how: dict[str, Any] = {"env": {**os.environ, "OMP_NUM_THREADS": "1"}, "stderr": subprocess.DEVNULL, "cwd": tmp_path}
     chance, seen, killed = random.Random(SEED), dict[int, tuple[float, float]](), 0
     while len(seen) < settings["train_iters"]:
         log = tmp_path / f"log{killed}"
         with log.open("wb") as out, psutil.Popen(command("killed"), stdout=out, **how) as process:
             if killed < KILLS:
-                wait_until(lambda p=process, file=log: p.poll() is not None or steps_of(file.read_text()), "a step")
+                wait_until(partial(begun_or_ended, process, log), "a step")
                 time.sleep(chance.random())
                 if process.poll() is None:
                     kill(process, WHOM[killed % len(WHOM)], chance)

@@ -19,7 +19,7 @@ def difference(one: Any, other: Any) -> float:
     assert one.code == other.code == 0, one.err + other.err
     pairs = list(zip(one.losses, other.losses, strict=False))
     assert len(pairs) == min(one.settings["train_iters"], other.settings["train_iters"])
-    return max(abs(a - b) for a, b in pairs)
+    return float(max(abs(a - b) for a, b in pairs))
 
 
 def reported(record_property: Reported, result: float) -> float:

@@ -15,8 +15,9 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "launchers" / "ranks"))
 def main(paths: list[str]) -> None:
     """Run the settings in `paths`, all of one world size."""
     import engine
+    import rank_program
 
-    engine.die_with_parent()
+    rank_program.die_with_parent()
     engine.silence()
     import engine_standin
 

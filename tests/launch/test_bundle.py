@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from conf import load_experiment
-from launch import main as launch
 from launchers import bundle, make_plan
 from launchers.plan import NO_REHEARSAL, Host
 from parsers import Record, read
 from parsers.cli import main as parse_logs
+from tensorprimat.launch import main as launch
 from tests.drills import PATIENCE_S
 
 HOST = Host(python="/somewhere/else/bin/python", cpu_count=64)

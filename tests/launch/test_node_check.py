@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from conf import load_experiment
-from launch import main as launch
 from launchers import make_plan
 from launchers.plan import Host
 from launchers.rank_modules import FOLDER, rank_module
 from parsers import read
+from tensorprimat.launch import main as launch
 
 TEXTS = Path(__file__).parent / "tools"
 tools, judge = rank_module("node_tools"), rank_module("node_findings")

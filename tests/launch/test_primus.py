@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from conf import load_experiment
 from conf.errors import InputError
 from conf.vocabulary import requested
-from launch import main as launch
 from launchers import bundle, corpus, env_to_shell
 from launchers.frameworks import primus
 from launchers.plan import NO_REHEARSAL
 from launchers.rank_modules import rank_module
+from tensorprimat.launch import main as launch
 from tests.launch.fake_rocm import checkout
 from tests.launch.primus_cases import overrides, planned, written
 

@@ -13,9 +13,9 @@ import pytest
 import yaml
 
 from conf import devices
-from launch import main as launch
 from parsers import Record, read
 from parsers.cli import main as parse_logs
+from tensorprimat.launch import main as launch
 from tests.drills import PATIENCE_S
 from tests.launch.fake_rocm import Box, box, terminate, the_run, wait_for
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,13 @@ def gpu_day(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_a_day_goes_on_where_it_was_cut(gpu_day: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ran, good = [], {"measure": True, "turns": False}
-    phases = {name: lambda day, name=name: ran.append(name) or good[name] for name in good}
+    ran, good = list[str](), {"measure": True, "turns": False}
+
+    def phase(name: str, day: Any) -> bool:
+        ran.append(name)
+        return good[name]
+
+    phases = {name: partial(phase, name) for name in good}
     monkeypatch.setattr(gpu_day, "PHASES", phases)
     assert gpu_day.run(gpu_day.Day(tmp_path, True, 0.0), [*phases]) == 3
     assert not ran

@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from conf.machine import Figure, Machine, Training, read, write
+from launchers.power import FILE
 from launchers.rank_modules import rank_module
 from measure import power
 from measure.cases import Scope, Standard, cases, needed_bytes, too_large
@@ -110,7 +111,7 @@ def test_power_is_the_mean_of_samples_within_a_phase_and_a_share_of_the_limit(tm
         for second in range(16)
         for device in range(2)
     ]
-    (tmp_path / power.power.FILE).write_text("\n".join(json.dumps({**one, "tool": "nvidia-smi"}) for one in samples))
+    (tmp_path / FILE).write_text("\n".join(json.dumps({**one, "tool": "nvidia-smi"}) for one in samples))
     found = {
         (one.name, one.of["phase"]): one.value for one in power.figures(tmp_path, [{"phase": "idle"}, step], 700.0)
     }
@@ -141,7 +142,8 @@ def test_the_processor_s_own_counter_is_read_also_where_it_begins_again(tmp_path
     assert power.counter_limit_w(tmp_path) == 350
     (tmp_path / "phases-0.jsonl").write_text(phase("idle", 100, joules=180.0))
     (watts, share) = power.figures(tmp_path, [{"phase": "idle"}], 350)
-    assert (watts.value, share.value) == (30.0, pytest.approx(30 / 350))
+    assert watts.value == 30.0
+    assert share.value == pytest.approx(30 / 350)
 
 
 def test_what_is_known_of_part_predicts_the_rest_or_the_table_says_that_it_does_not(tmp_path: Path) -> None:

@@ -77,13 +77,13 @@ def test_one_that_is_stopped_in_a_training_leaves_what_it_has_and_nobody_behind(
 
 def test_a_small_training_runs_as_a_user_would_and_is_read_back(tmp_path: Path) -> None:
     (words,) = runs = overrides(1, full=False)[:1]
-    run(tmp_path, runs, float("inf"), str)
+    run(tmp_path, runs, float("inf"), print)
     (found,) = done(tmp_path, runs)
     assert found.training.run == words
     assert found.training.steps == 16
     assert 0 < found.training.step_time_s < 60
     assert found.columns["global_batch_size"] == 6
-    run(tmp_path, runs, float("inf"), str)  # done before: launch leaves it
+    run(tmp_path, runs, float("inf"), print)  # done before: launch leaves it
     assert len([*(tmp_path / "trainings").glob("*/*/run.json")]) == 1
 
 

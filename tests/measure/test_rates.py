@@ -34,7 +34,7 @@ def seconds_of(case: Case) -> float:
         return LAUNCH + 2 * m * n * k * (1 + ROWS / m + WIDTH / n + WIDTH / k) / RATE
     if "bytes" in case and case["kind"] != "overlap":
         share = {"all_reduce": 2 * (case["ranks"] - 1) / case["ranks"], "send": 1.0}
-        one_way = LATENCY + share.get(case["kind"], (case["ranks"] - 1) / case["ranks"]) * case["bytes"] / LINK
+        one_way: float = LATENCY + share.get(case["kind"], (case["ranks"] - 1) / case["ranks"]) * case["bytes"] / LINK
         return 2 * one_way if case["kind"] == "send" else one_way
     return 1e-6 + flops_of(case) / RATE + moved_bytes(case) / 1e10
 
@@ -63,7 +63,7 @@ def machine(device: str = "AMD EPYC", accelerator: bool = False, noise: float = 
 
 def test_a_machine_that_is_as_the_formulas_say_gives_their_constants() -> None:
     known = machine()
-    of = {"ranks": 2, "precision": "fp32"}
+    of: dict[str, int | str] = {"ranks": 2, "precision": "fp32"}
     expected = {"gemm_rate": RATE, "gemm_rows": ROWS, "gemm_width": WIDTH, "gemm_launch": LAUNCH}
     assert {name: known.value(name, **of) for name in expected} == pytest.approx(expected, rel=1e-6)
     assert known.value("all_reduce_rate", ranks=2) == pytest.approx(LINK)
@@ -176,7 +176,7 @@ def test_trainings_say_what_kernels_and_links_do_not_and_predict_others() -> Non
         alone = estimate(e, machine=machine()).figures["step_time_mean_s"].value
         value = found.figures["step_time_mean_s"].value
         assert value == pytest.approx(expected, rel=0.08)
-        assert alone is not None
+        assert alone is not None and value is not None
         assert abs(alone / expected - 1) > abs(value / expected - 1)
         interval = found.figures["step_time_mean_s"].interval
         assert interval is not None

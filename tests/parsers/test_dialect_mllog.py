@@ -232,7 +232,7 @@ def test_a_run_that_stopped_and_another_that_starts() -> None:
     text = "\n".join([point("run_start", None), point("run_stop", None, status="aborted"), point("init_start", None)])
     events = read("mllog", text)
     assert [event.line for event in events if isinstance(event, NewRun)] == [3]
-    assert [event.value for event in events if getattr(event, "name", "") == "completed"] == [False]
+    assert [event.value for event in events if isinstance(event, Stated) and event.name == "completed"] == [False]
 
 
 def test_inside_a_log_of_nemo_both_are_read() -> None:

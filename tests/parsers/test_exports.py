@@ -75,14 +75,15 @@ def wandb_file(rows: Rows, config: Mapping[str, Any] = {}, code: int = 0, counte
         records.append(message((2, message(*items))))
     out = b":W&B\xe1\xbe\x00"
     for record in [*records, message((18, message((1, code))))]:
-        pieces, kind = [], 2
-        while record is not None:
+        pieces, kind = list[bytes](), 2
+        rest: bytes | None = record
+        while rest is not None:
             left = 32_768 - len(out + b"".join(pieces)) % 32_768
             if left < 7:
                 pieces.append(bytes(left))
                 continue
-            piece, record = record[: left - 7], record[left - 7 :] or None
-            kind = (4 if kind == 3 else 1) if record is None else kind
+            piece, rest = rest[: left - 7], rest[left - 7 :] or None
+            kind = (4 if kind == 3 else 1) if rest is None else kind
             pieces.append(struct.pack("<IHB", zlib.crc32(piece, zlib.crc32(bytes([kind]))), len(piece), kind) + piece)
             kind = 3
         out += b"".join(pieces)
@@ -315,7 +316,7 @@ def test_a_chart_of_several_runs(tmp_path: Path) -> None:
     """A point of a chart may stand for many, and a column for a group of runs: those are nobody's."""
     names = ("a - lm loss", "b - lm loss", "Group: c - lm loss", "Group: d - lm loss")
     head = ["Step", *(f"{name}{end}" for name in names for end in ("", "__MIN", "__MAX"))]
-    rows = [
+    rows: list[list[Any]] = [
         [1, *["9.5"] * 12],
         [2, "9.25", "9.0", "9.5", *["9.125"] * 3, "7", "6", "8", *["7"] * 3],
         [3, *["NaN"] * 3, *[""] * 9],

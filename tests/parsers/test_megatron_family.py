@@ -7,7 +7,7 @@ import re
 import pytest
 from msgspec.structs import replace
 
-from parsers.driver import Stall, Validation
+from parsers.record import Stall, Validation
 from tests.parsers.helpers import FIXTURES, parse_text, read, unplaced
 
 MODERN = (FIXTURES / "megatron_modern.log").read_text()

@@ -6,6 +6,7 @@ import json
 import re
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -34,7 +35,7 @@ def mutated(draw: st.DrawFn) -> bytes:
     line = draw(st.sampled_from(LINES))
     strange = st.sampled_from([b"-5", b"1e308", b"1e150", b"9" * 20, b"-1e9"])
     numbers = [match.span() for match in re.finditer(rb"(?<=[ =:])[\d.]+", line)]
-    if numbers and draw(st.booleans()):
+    if len(numbers) > 0 and draw(st.booleans()):
         start, end = draw(st.sampled_from(numbers))
         return line[:start] + draw(strange) + line[end:]
     at = draw(st.integers(0, len(line)))
@@ -48,7 +49,10 @@ def mutated(draw: st.DrawFn) -> bytes:
 def marks() -> st.SearchStrategy[bytes]:
     """Return lines of our own kind, with values of any type under the names that the parser knows."""
     names = ["train_iters", "completed", "iteration", "step", "loss", "cautions", *RunFile.__struct_fields__]
-    plain = (st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=3), st.just([1]), st.just({}))
+    plain: tuple[st.SearchStrategy[Any], ...] = (
+        *(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=3)),
+        *(st.just([1]), st.just({})),
+    )
     kinds = st.sampled_from(["facts", "step", "resumed", "effective", "configured", "requested"])
     return st.builds(
         lambda kind, mark: f"[tprimat] {kind} {json.dumps(mark)}".encode(),

@@ -183,7 +183,7 @@ def test_a_line_of_ten_megabytes_is_cut() -> None:
 
 def test_live_and_detect() -> None:
     step = live(line(9))
-    assert step.iteration == 9
+    assert step is not None and step.iteration == 9
     assert live("nothing") is None
     assert parse(["noise", line(1)]).dialect == "megatron"
     assert parse(["noise"]).dialect is None

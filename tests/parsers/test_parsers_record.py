@@ -276,7 +276,7 @@ def test_whatever_is_written_is_read_again(
 ) -> None:
     """Numbers beyond 64 bits, counts below zero, and what is no value of its field, are left out and noted."""
     odd = {"effective": {"lr": Reading(value, number), "seed": Reading(5, 1)}, "environment": {"x": value, "host": "h"}}
-    write(replace(BARE, **{**odd, **over}, steps=[Step(iteration=None, **step) for step in steps]), tmp_path)  # type: ignore[arg-type]
+    write(replace(BARE, **{**odd, **over}, steps=[Step(iteration=None, **step) for step in steps]), tmp_path)
     record = read(tmp_path)
     if not {"effective", "environment"} & over.keys():
         assert record.effective["seed"].value == 5 and record.environment["host"] == "h"

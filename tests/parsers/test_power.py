@@ -53,8 +53,9 @@ def test_rocm_smi_text() -> None:
 def test_nvml_jsonl() -> None:
     name = "h100x8_gbs4_native_20260426.gpu_metrics.jsonl"
     want, log = expected(name), read_power(SHARED / name)
-    totals: dict[float | None, float] = {}
+    totals: dict[float, float] = {}
     for sample in log.samples:
+        assert sample.time_s is not None
         totals[sample.time_s] = totals.get(sample.time_s, 0.0) + (sample.power_w or 0.0)
     first = [s for s in log.samples if s.device == "0"]
     assert (len(totals), len({s.device for s in log.samples})) == (want["samples"], want["gpus"])
@@ -63,6 +64,7 @@ def test_nvml_jsonl() -> None:
     assert max(totals.values()) == pytest.approx(want["max_total_w"])
     assert sum(totals.values()) / len(totals) == pytest.approx(want["mean_total_w"], rel=1e-6)
     power = window(log)
+    assert power is not None
     assert power.energy_integrated_j == pytest.approx(want["mean_total_w"] * (max(totals) - min(totals)), rel=0.03)
 
 
@@ -95,6 +97,7 @@ def test_mlperf_reads_a_complete_node() -> None:
 
 def test_energy_is_the_area_under_the_samples() -> None:
     power = window(power_of(NVIDIA) or NOTHING)
+    assert power is not None
     assert (power.seconds, power.energy_integrated_j, power.energy_counter_j) == (2.0, 500.0, None)
 
 
@@ -110,6 +113,7 @@ def test_a_missing_cell_or_a_gap_is_not_bridged() -> None:
 def test_one_device_without_energy_leaves_the_sum_unknown() -> None:
     log = power_of(NVIDIA + "2026/09/11 04:19:41.000, 1, 9 W\n2026/09/11 04:19:42.000, 1, [N/A]\n")
     power = window(log or NOTHING)
+    assert power is not None
     assert (power.gpus, power.energy_integrated_j) == (2, None)
 
 
@@ -160,7 +164,7 @@ def test_a_counter_that_disagrees_is_reported(tmp_path: Path) -> None:
 def test_a_counter_that_goes_back_counts_nothing() -> None:
     samples = [Sample(device="0", time_s=t, power_w=1.0, energy_j=e) for t, e in ((0.0, 5.0), (1.0, 9.0), (2.0, 1.0))]
     power = window(PowerLog(source="amd-smi", samples=tuple(samples)))
-    assert power.energy_counter_j is None
+    assert power is not None and power.energy_counter_j is None
 
 
 def test_rocms_other_formats() -> None:

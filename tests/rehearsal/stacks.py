@@ -70,7 +70,7 @@ def rehearsed(
 
     wrong: what is planted, by the stack's own keys. words: the same behind Primus' command. program: ours, and what
     runs in its place."""
-    python = () if framework == "megatron" else (f"framework.python={interpreter(framework)}",)
+    python: tuple[str, ...] = () if framework == "megatron" else (f"framework.python={interpreter(framework)}",)
     if framework == "primus" and "PRIMUS_RELEASE" in os.environ:  # of a checkout whose git does not tell: main
         python += (f"framework.release={os.environ['PRIMUS_RELEASE']}",)
     port = f"cluster.master_port={free_port()}"

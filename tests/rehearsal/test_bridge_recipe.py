@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from launch import main as launch
+from tensorprimat.launch import main as launch
 from tests.rehearsal.stacks import interpreter
 from tests.rehearsal.test_launch_rehearsal import command, record
 

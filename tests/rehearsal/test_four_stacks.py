@@ -83,7 +83,7 @@ def test_every_rank_says_that_it_is_a_rehearsal_and_so_does_the_log_alone(runs: 
 def test_every_step_uses_the_same_rate(runs: Path) -> None:
     for name, record in records(runs).items():
         expected = [canonical_rate(record.requested, step) for step in range(record.requested["lr_decay_iters"])]
-        assert (name, [step.lr_used for step in record.steps]) == (name, pytest.approx(expected, rel=1e-12))
+        assert [step.lr_used for step in record.steps] == pytest.approx(expected, rel=1e-12), name
 
 
 @pytest.mark.nvidia
@@ -118,7 +118,7 @@ def test_weights_gradients_inputs_and_optimizer_are_read_alike(runs: Path) -> No
         assert own.optimizer.weight_decays == (record.setting("weight_decay"),) * len(record.steps)
         assert (name, own.optimizer.state) == (name, expected.optimizer.state)
         for n, tensor in own.drawn.items():  # two draws by one method
-            assert (name, n, tensor.std) == (name, n, pytest.approx(own.first_weights[n].std, rel=0.05))
+            assert tensor.std == pytest.approx(own.first_weights[n].std, rel=0.05), (name, n)
         assert (name, own.drawn.keys()) == (name, own.first_weights.keys())
 
 

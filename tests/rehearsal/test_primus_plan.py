@@ -13,13 +13,13 @@ import pytest
 
 from conf import load_experiment
 from conf.errors import ConfigError
-from launch import main as launch
 from launchers import make_plan
 from launchers.frameworks import primus
 from launchers.plan import Plan
 from launchers.rehearse import FOLDER, prepared
 from parsers import read
 from parsers.cli import main as parse_logs
+from tensorprimat.launch import main as launch
 from tests.launch.fake_rocm import box, the_run
 from tests.launch.primus_cases import HOST, written
 
@@ -44,7 +44,16 @@ def test_a_rehearsal_asks_for_nothing_that_needs_a_gpu(release: str) -> None:
     assert requested == requested | WITHOUT_TRANSFORMER_ENGINE
     ordinary = written(make_plan(load_experiment(*REHEARSED, f"framework.release={release}"), HOST))
     assert ordinary["transformer_impl"] == "transformer_engine"
-    same = ("lr", "min_lr", "adam_eps", "adam_beta2", "weight_decay", "clip_grad", "use_rope_scaling", "rotary_base")
+    same: tuple[str, ...] = (
+        "lr",
+        "min_lr",
+        "adam_eps",
+        "adam_beta2",
+        "weight_decay",
+        "clip_grad",
+        "use_rope_scaling",
+        "rotary_base",
+    )
     same += ("norm_epsilon" if release == "v25.9" else "layernorm_epsilon", "seed", "dataloader_type", "split")
     assert {key: requested[key] for key in same} == {key: ordinary[key] for key in same}, "what decides a comparison"
     assert requested.keys() - ordinary.keys() <= WITHOUT_TRANSFORMER_ENGINE.keys() | {

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from launch import main as launch
 from parsers import Record, read
 from parsers.cli import main as parse_logs
+from tensorprimat.launch import main as launch
 from tests.drills import free_port
 from tests.launch.fake_rocm import the_run
 from tests.rehearsal.stacks import SAME, interpreter, rehearsed

@@ -13,7 +13,8 @@ from statistics import median
 
 import pytest
 
-from tests.rehearsal.probed import ROOT, assert_read_back, launched, rank_file, requested
+from tests.rehearsal.probed import assert_read_back, launched, rank_file, requested
+from tests.rehearsal.stacks import ROOT
 
 pytestmark = pytest.mark.engine
 

@@ -34,7 +34,7 @@ MATRIX, NORM, EXPERT = ["w", [2, 4], 16, True], ["n", [4], 4, False], ["e0", [3]
 
 def rank_file(rank: int = 0, **changes: Any) -> dict[str, Any]:
     places = dict.fromkeys(("tensor", "pipeline", "data", "context", "expert"), 0)
-    file = {
+    file: dict[str, Any] = {
         "version": 1,
         "rank": rank,
         "ranks": {"world": 1, **places, **changes.pop("places", {})},
@@ -202,7 +202,12 @@ def test_the_rate_of_each_step(
 
 
 def test_a_batch_that_was_not_seen_in_full_has_no_checksum(tmp_path: Path) -> None:
-    for changes in ({"settings": {"data_parallel_size": 2}}, {"steps": [row(0.1, 7, samples=3)]}, {"ranks": {}}):
+    seen: tuple[dict[str, Any], ...] = (
+        {"settings": {"data_parallel_size": 2}},
+        {"steps": [row(0.1, 7, samples=3)]},
+        {"ranks": {}},
+    )
+    for changes in seen:
         record = with_probe(BARE, left(tmp_path, rank_file(**changes)))
         assert "tokens_checksum" not in record.steps[0].metrics
 

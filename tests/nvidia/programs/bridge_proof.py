@@ -19,9 +19,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "launchers" / "rank
 import bridge_published
 import bridge_ranks
 import bridge_recipes
+import tprimat_standin
 import vendor_ranks
 from rank_program import Refused, plain
-from vendor_ranks import tprimat_standin
 
 
 @functools.cache
@@ -63,7 +63,8 @@ def configured(line: dict[str, Any]) -> dict[str, Any]:
     finally:
         os.environ.clear()
         os.environ.update(before)
-    return plain(values)
+    result: dict[str, Any] = plain(values)
+    return result
 
 
 with tempfile.TemporaryDirectory(prefix="bridge-hub-") as hub:

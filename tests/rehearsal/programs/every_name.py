@@ -19,7 +19,7 @@ ORIGINALS = {row: getattr(OWNERS[row], row.name, None) for row in ROWS}
 def group_of_nccl() -> bool:
     options = torch.distributed.ProcessGroupNCCL.Options()
     group = torch.distributed.new_group([0], backend="nccl", pg_options=options)
-    return torch.distributed.get_backend(group) == "gloo"
+    return bool(torch.distributed.get_backend(group) == "gloo")
 
 
 def begun() -> bool:
@@ -27,7 +27,7 @@ def begun() -> bool:
     one = {"store": torch.distributed.HashStore(), "rank": 0, "world_size": 1}
     try:
         torch.distributed.init_process_group("nccl", device_id=torch.device("cuda:0"), **one)
-        return torch.distributed.get_backend() == "gloo"
+        return bool(torch.distributed.get_backend() == "gloo")
     finally:
         if not torch.distributed.is_initialized():
             torch.distributed.init_process_group("gloo", **one)

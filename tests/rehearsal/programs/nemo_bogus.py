@@ -8,6 +8,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "launchers" / "ranks"))
 import nemo_ranks
+import vendor_ranks
 
 
 def with_bogus(settings: dict[str, Any], check: bool) -> tuple[str | None, Any]:
@@ -23,4 +24,4 @@ def with_bogus(settings: dict[str, Any], check: bool) -> tuple[str | None, Any]:
     return stand_in, module
 
 
-sys.exit(nemo_ranks.main("nemo", with_bogus))
+sys.exit(vendor_ranks.main("nemo", with_bogus))

@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset
-from tprimat_probe import checksum, install
+from tprimat_probe import Tokens, checksum, install
 
 probe = install(0.0)
 TOKENS = torch.arange(64).reshape(8, 8)
 
 
-class Data(Dataset):  # type: ignore[type-arg]
+class Data(Dataset):
     def __init__(self, split: str) -> None:
         self.index_split = SimpleNamespace(name=split)
 
@@ -29,10 +29,10 @@ class Data(Dataset):  # type: ignore[type-arg]
 def steps(seen: Any, stages: int = 1) -> list[Any]:
     """Checksums of four steps of two samples; seen: what the model is given of a batch. stages: virtual ones, each with
     an iterator of its own."""
-    probe.tokens.__init__()
+    Tokens.__init__(probe.tokens)  # the same object anew: the loaders know it
     probe.faults.clear()
     training, other = iter(DataLoader(Data("train"), batch_size=1)), DataLoader(Data("valid"), batch_size=2)
-    reported = []
+    reported = list[int | str | None]()
     ahead = next(training)  # a loader that is a batch ahead of the model
     others = [iter(DataLoader(Data("train"), batch_size=1)) for _ in range(stages - 1)]
     for _ in range(4):
