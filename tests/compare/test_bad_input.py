@@ -63,7 +63,7 @@ def value(capsys: Capture, metric: str) -> Any:
     return shown(capsys)[1]["groups"][1]["figures"][metric]["value"]
 
 
-WRONG = {
+WRONG: dict[str, Any] = {
     **dict(status="splendid", provenance="trust me", requested="all", restarts={}, id=None, environment=3),
     **dict(wall_time_s="long", power=[{"kind": 3}]),
 }

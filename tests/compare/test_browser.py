@@ -59,7 +59,7 @@ def small() -> list[Record]:
     runs = [vendor_run("nvidia", "h100", seed, 40, nodes) for nodes in (1, 2) for seed in (1, 2, 3)]
     other = {"lr": 0.00042}
     return runs[:3] + [
-        replace(r, requested=r.requested | other, effective={**r.effective, "lr": Reading(0.00042, 3)})
+        replace(r, requested={**r.requested, **other}, effective={**r.effective, "lr": Reading(0.00042, 3)})
         for r in runs[3:]
     ]
 

@@ -270,7 +270,8 @@ def test_declared_allowed_and_accepted() -> None:
     expect(NO, A, OTHER_EPS, THIRD_EPS, adam_eps="unexplained")
     expect(NO, A, EPS_2, adam_eps="unexplained")
     expect(YES, A, EPS_2, question=ACCEPT, adam_eps="declared")
-    expect(YES, A, ON_PURPOSE, **dict.fromkeys(GIVEN, "declared"))
+    declared: dict[str, Any] = dict.fromkeys(GIVEN, "declared")
+    expect(YES, A, ON_PURPOSE, **declared)
     expect(NO, made("a", over={"lr": 0.001}), ran(ON_PURPOSE, lr=0.003))  # the stack went on with its own rate
     expect(NO, *THREE, question={"vary": ("layout", "global_batch_size")}, lr="unexplained")
     expect(YES, A, STATED, norm_epsilon="identical")
@@ -321,7 +322,7 @@ def test_reasons_of_the_verdict() -> None:
     expect(OPEN, A, replace(B, steps=()))
 
 
-FOREIGN = {"platform": None, "hardware": None, "requested": {}}
+FOREIGN: dict[str, Any] = {"platform": None, "hardware": None, "requested": {}}
 LOGS = [made("a"), made("b", over={"seed": 2}), made("c", over=TP2)]
 
 

@@ -188,7 +188,7 @@ def test_a_ratio_of_unlike_machines_names_their_gpus_and_of_what_a_stack_counts_
 
 
 def test_a_title_states_as_a_fact_what_is_one() -> None:
-    gpu = dict(over={"world_size": 8}, platform="amd", hardware="mi300x")
+    gpu: dict[str, Any] = dict(over={"world_size": 8}, platform="amd", hardware="mi300x")
     for more, machine in (
         ({"environment": {"device_name": "AMD Instinct MI300X VF"}}, "8 × AMD Instinct MI300X"),
         ({"environment": {}}, "8 × AMD Instinct MI300X (requested)"),

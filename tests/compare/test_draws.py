@@ -3,41 +3,43 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from compare import draws
 from compare.draws import deviation_limit, drawn_apart, extreme_limits, mean_limit
 from parsers.read_back import Tensor
 from tests.compare.made import compared, drawn, read_back, toy
 
-np = pytest.importorskip("numpy")
-Draw = Callable[["np.random.Generator", int], "np.ndarray"]
+Numbers = NDArray[np.float64]
+Draw = Callable[[np.random.Generator, int], Numbers]
 
 
-def normal(rng: np.random.Generator, count: int) -> np.ndarray:
+def normal(rng: np.random.Generator, count: int) -> Numbers:
     return rng.standard_normal(count)
 
 
-def cut(rng: np.random.Generator, count: int) -> np.ndarray:
+def cut(rng: np.random.Generator, count: int) -> Numbers:
     """Draw from a normal distribution that is cut off at three deviations."""
-    many = rng.standard_normal(count + count // 50 + 100)
+    many: Numbers = rng.standard_normal(count + count // 50 + 100)
     return many[np.abs(many) < 3][:count]
 
 
-def uniform(rng: np.random.Generator, count: int) -> np.ndarray:
+def uniform(rng: np.random.Generator, count: int) -> Numbers:
     return rng.uniform(-(3**0.5), 3**0.5, count)
 
 
-def tensor(values: np.ndarray) -> Tensor:
+def tensor(values: Numbers) -> Tensor:
     """Return what a rank reads of a tensor."""
-    numbers = {"mean": float(values.mean()), "std": float(values.std())}
-    return Tensor(shape=values.shape, **numbers, least=float(values.min()), most=float(values.max()))
+    mean, std, least, most = (float(one) for one in (values.mean(), values.std(), values.min(), values.max()))
+    return Tensor(shape=values.shape, mean=mean, std=std, least=least, most=most)
 
 
-def apart(one: np.ndarray, other: np.ndarray) -> str:
+def apart(one: Numbers, other: Numbers) -> str:
     return drawn_apart({"w": tensor(one)}, {"w": tensor(other)}).get("w", "")
 
 
@@ -79,7 +81,7 @@ def test_the_limits_are_those_of_the_normal_distribution_where_there_are_many_el
         (lambda values: np.clip(values, -3, 3), "one of them is cut off"),
     ],
 )
-def test_another_initialisation_is_apart(change: Callable[[np.ndarray], np.ndarray], says: str) -> None:
+def test_another_initialisation_is_apart(change: Callable[[Numbers], Numbers], says: str) -> None:
     rng = np.random.default_rng(3)
     assert says in apart(normal(rng, 128 * 128), change(normal(rng, 128 * 128)))
 
@@ -97,7 +99,12 @@ def test_an_alarm_by_chance_is_rarer_the_more_tensors_there_are() -> None:
         seen: list[float] = []
         one = {str(n): tensor(np.arange(8.0)) for n in range(count)}
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(draws, "_differences", lambda a, b, level: seen.append(level) or iter(()))
+
+            def none(one: Tensor, other: Tensor, level: float) -> Iterator[str]:
+                seen.append(level)
+                return iter(())
+
+            patch.setattr(draws, "_differences", none)
             drawn_apart(one, one)
         return draws.PAIRS * sum(3 * level for level in seen)
 

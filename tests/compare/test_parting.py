@@ -14,7 +14,8 @@ from parsers import Record, Step
 from parsers.read_back import Batch, Object, Optimizer, Output, Tensor
 from tests.compare.made import compared, each, read_back, tensors, toy
 
-NEMO, PRIMUS = {"framework": "nemo"}, {"framework": "primus"}
+NEMO: dict[str, Any] = {"framework": "nemo"}
+PRIMUS: dict[str, Any] = {"framework": "primus"}
 Change = Callable[[Record], Record]
 
 

@@ -24,8 +24,13 @@ from tensorprimat.launch import main as launch
 from tests.compare.made import TP2, compared, made, ran
 
 BEST = "max_performance"
-ON_AMD = {"platform": "amd", "vendor": "amd", "hardware": "mi300x", "framework": "primus"}
-ON_NVIDIA = {"platform": "nvidia", "vendor": "nvidia", "hardware": "h100", "framework": "megatron_bridge"}
+ON_AMD: dict[str, Any] = {"platform": "amd", "vendor": "amd", "hardware": "mi300x", "framework": "primus"}
+ON_NVIDIA: dict[str, Any] = {
+    "platform": "nvidia",
+    "vendor": "nvidia",
+    "hardware": "h100",
+    "framework": "megatron_bridge",
+}
 
 
 def recipe(name: str, framework: str, *departures: Departure) -> RunRecipe:
@@ -51,8 +56,7 @@ def row(records: tuple[Record, ...], name: str, **question: Any) -> tuple[str, s
 
 
 def test_each_vendors_recipe_is_no_difference_and_is_named() -> None:
-    variables = {"variables": {"NCCL_NVLS_ENABLE": "1"}}
-    pair = best("a", **variables), best("b", {**TP2, "recompute_granularity": "full"}, amd=True)
+    pair = best("a", variables={"NCCL_NVLS_ENABLE": "1"}), best("b", {**TP2, "recompute_granularity": "full"}, amd=True)
     result = compared(*pair)
     assert result.audit.verdict.word == "comparable"
     states = {row.setting: row.state for row in result.audit.rows}
@@ -107,7 +111,7 @@ def test_what_nobody_requests_is_named_where_a_recipe_changes_it() -> None:
 
 def test_an_option_of_ones_own_is_declared() -> None:
     typed = (Declaration("model.cuda_graph_impl", "none", "framework.options"),)
-    same = {"recipe": recipe("r", "megatron_bridge")}
+    same: dict[str, Any] = {"recipe": recipe("r", "megatron_bridge")}
     pair = (
         ran(best("a", **same), cuda_graph_impl="local"),
         ran(best("b", **same, declared=typed), cuda_graph_impl="none"),
@@ -131,7 +135,7 @@ def test_methods_are_compared_only_where_that_is_the_question() -> None:
 
 def test_a_variable_that_a_user_sets_is_named() -> None:
     variables = {"NCCL_DEBUG": "INFO"}
-    known = {"method": "identical", **ON_NVIDIA}
+    known: dict[str, Any] = {"method": "identical", **ON_NVIDIA}
     typed = (Declaration("environment.NCCL_DEBUG", "INFO", "as requested"),)
     silent = made("a", variables={}, **known)
     pair = silent, made("b", over=TP2, variables=variables, declared=typed, **known)

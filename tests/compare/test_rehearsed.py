@@ -21,7 +21,8 @@ from parsers.record import Validation
 from tests.compare.made import TP2, compared, each, made, ran, read_back, silent, toy
 
 YES, NO, OPEN = "comparable", "not comparable", "cannot tell"
-NEMO, PRIMUS = {"framework": "nemo"}, {"framework": "primus"}
+NEMO: dict[str, Any] = {"framework": "nemo"}
+PRIMUS: dict[str, Any] = {"framework": "primus"}
 
 
 def off(record: Record, share: float, what: str = "loss", first: int = 0) -> Record:

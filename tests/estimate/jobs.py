@@ -11,12 +11,25 @@ from conf.facts import hardware
 from conf.load import model_named
 from conf.schema import Model
 from estimate.jobs import Jobs, columns_of_hardware, columns_of_shape
+from metrics import Quantity
 from metrics.shape import shape_of_model
 
 _SIZES = ("tensor_model", "pipeline_model", "virtual_pipeline_model", "context", "expert_model", "data")
 
 
-def jobs(model: str | Model, gpu: str = "h100", **different: Any) -> Jobs:
+def value_of(quantity: Quantity) -> float:
+    """Return a value that must be known."""
+    assert quantity.value is not None
+    return quantity.value
+
+
+def interval_of(quantity: Quantity) -> tuple[float, float]:
+    """Return an interval that must be known."""
+    assert quantity.interval is not None
+    return quantity.interval
+
+
+def jobs(model: str | Model, gpu: str = "h100", /, **different: Any) -> Jobs:
     """Return jobs, one for each member of an array among `different`."""
     device, found = hardware(gpu), model_named(model) if isinstance(model, str) else model
     assert device is not None and found is not None

@@ -44,7 +44,9 @@ def test_a_row_refused_for_its_defaults_is_completed() -> None:
     assert "does not divide" in row.refused
     (done,) = completed([row], _slow_pipelines)
     assert done.job is not None
-    assert done.job["data_parallel_size"] * done.job["micro_batch_size"] == 4
+    replicas, micro_batch = done.job["data_parallel_size"], done.job["micro_batch_size"]
+    assert isinstance(replicas, float | int) and isinstance(micro_batch, float | int)
+    assert replicas * micro_batch == 4
     (never,) = completed([read_row(mlperf | {"notes": "ga=3"})], _slow_pipelines)
     assert never.refused
 

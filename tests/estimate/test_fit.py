@@ -17,6 +17,7 @@ from estimate.calibrate import calibrate
 from estimate.fit import fit, priors, sensitivity
 from estimate.fitted import Parameters, read, shipped, write
 from estimate.held_out import Runs, configurations, folds, held_out
+from estimate.jobs import Numbers
 from estimate.measured import SHIPPED, read_runs
 from estimate.predict import DISTANCES, WIDER, error_of, predict
 from estimate.step_time import step_time
@@ -55,7 +56,7 @@ def test_an_unknown_feature_does_not_part_a_configuration() -> None:
 def test_each_fold_starts_from_the_priors_and_sees_no_run_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     runs, seen = some(), []
 
-    def watched(jobs: object, times: np.ndarray, *rest: object) -> Parameters:
+    def watched(jobs: object, times: Numbers, *rest: object) -> Parameters:
         seen.append(times)
         return msgspec.structs.replace(priors(shipped()))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import pytest
 
@@ -39,7 +40,7 @@ def test_every_small_layout_that_the_check_takes_is_among_them_and_no_other(mode
     names = ("tensor_model", "pipeline_model", "virtual_pipeline_model", "context", "expert_model")
     valid = set()
     for sizes in product(*small):
-        of_layout = {f"{name}_parallel_size": size for name, size in zip(names, sizes, strict=False)}
+        of_layout: dict[str, Any] = {f"{name}_parallel_size": size for name, size in zip(names, sizes, strict=False)}
         layout = replace(base.layout, sequence_parallel=bool(sizes[5]), **of_layout)
         training = replace(base.training, micro_batch_size=sizes[6])
         if not problems(replace(base, layout=layout, training=training)):

@@ -33,7 +33,7 @@ def test_parameters_are_those_of_the_model_that_is_built(name: str) -> None:
             continue
         sizes = {TP: tp, PP: pp, EP: ep, "virtual_pipeline_model_parallel_size": vp}
         job = jobs(model, **sizes, expert_tensor_parallel_size=etp or tp)
-        stage = np.arange(pp)[:, None]
+        stage = np.arange(float(pp))[:, None]
         found = parameters(job, stage, layers_on(job, stage))
         assert [int(n) for n in found.dense[:, 0]] == [rank.dense for rank in expected], sizes
         assert [int(n) for n in np.broadcast_to(found.experts, (pp, 1))[:, 0]] == [rank.experts for rank in expected]
@@ -44,7 +44,7 @@ def test_parameters_are_those_of_the_model_that_is_built(name: str) -> None:
 @pytest.mark.parametrize(("layers", "pp", "vp"), [(126, 16, 8), (61, 16, 1), (94, 8, 4), (61, 8, 2), (5, 3, 1)])
 def test_no_layer_is_lost_where_stages_are_uneven(layers: int, pp: int, vp: int) -> None:
     job = jobs(LATENT, num_layers=layers, **{PP: pp}, virtual_pipeline_model_parallel_size=vp)
-    on = layers_on(job, np.arange(pp)[:, None])
+    on = layers_on(job, np.arange(float(pp))[:, None])
     assert (on.dense.sum(), on.routed.sum(), on.mtp.sum()) == (3, layers - 3 + 1, 1)
     assert (on.dense >= 0).all() and (on.routed >= 0).all()
 

@@ -14,6 +14,7 @@ from estimate.search import Limits, Objective, Search, requests_of, search
 from estimate.search_text import lines, to_json
 from metrics.bill import Terms, bill
 from metrics.terms import read_prices
+from tests.estimate.jobs import interval_of, value_of
 
 TERMS = Terms(tokens=1e12, prices=read_prices("oracle"))
 SMALL = ("model=llama31_8b", "hardware=h100", "training.global_batch_size=64")
@@ -32,8 +33,9 @@ def test_the_best_is_never_slower_than_the_planned_layout(model: str, nodes: int
     overrides = (f"model={model}", f"hardware={hardware}", f"nodes={nodes}")
     best = result(*overrides).best[0]
     planned = estimate(load_experiment(*overrides, f"platform={best.estimate.experiment.platform.name}"))
-    assert planned.figures["peak_memory_device_bytes"].value <= planned.room_bytes
-    assert best.estimate.figures["step_time_mean_s"].value <= planned.figures["step_time_mean_s"].value * (1 + 1e-9)
+    assert value_of(planned.figures["peak_memory_device_bytes"]) <= planned.room_bytes
+    ours, theirs = (value_of(one.figures["step_time_mean_s"]) for one in (best.estimate, planned))
+    assert ours <= theirs * (1 + 1e-9)
 
 
 def test_no_layout_within_the_limits_is_faster_than_the_best_or_beats_one_of_the_front() -> None:
@@ -68,7 +70,7 @@ def test_the_ten_best_are_in_order_and_say_what_they_lose_by() -> None:
 def test_the_bill_of_the_best_is_the_least_of_each_gpu(objective: Objective) -> None:
     found = result(*BOTH, objective=objective)
     figure = {"throughput": "tokens_per_s_per_gpu", "cost": "total", "energy": "energy_kwh", "time": "days"}[objective]
-    values = [bill(one.estimate.option, TERMS)[figure].value for one in found.of_each]
+    values = [value_of(bill(one.estimate.option, TERMS)[figure]) for one in found.of_each]
     best = bill(found.best[0].estimate.option, TERMS)[figure].value
     assert best == pytest.approx(max(values) if objective == "throughput" else min(values))
     assert len(values) == 2
@@ -77,17 +79,17 @@ def test_the_bill_of_the_best_is_the_least_of_each_gpu(objective: Objective) -> 
 def test_the_ratio_of_two_gpus_has_an_interval_of_both_errors() -> None:
     (ratio,) = result(*BOTH).ratios
     one, other = result(*BOTH).of_each
-    widths = [np.log(np.divide(*reversed(each.estimate.figures["step_time_mean_s"].interval))) for each in (one, other)]
-    assert ratio.ratio.value >= 1
-    low, high = ratio.ratio.interval
-    width = np.hypot(*widths)
+    intervals = [interval_of(each.estimate.figures["step_time_mean_s"]) for each in (one, other)]
+    assert value_of(ratio.ratio) >= 1
+    low, high = interval_of(ratio.ratio)
+    width = np.hypot(*(np.log(most / least) for least, most in intervals))
     assert np.log(high / low) == pytest.approx(width)
 
 
 def test_limits_exclude_what_takes_more() -> None:
     free = result(*SMALL)
-    days = bill(free.best[0].estimate.option, TERMS)["days"].value
-    cost = bill(free.best[0].estimate.option, TERMS)["total"].value
+    days = value_of(bill(free.best[0].estimate.option, TERMS)["days"])
+    cost = value_of(bill(free.best[0].estimate.option, TERMS)["total"])
     for limits in (Limits(days=days * 1.02), Limits(cost=cost * 1.02), Limits(headroom=0.3)):
         found = result(*SMALL, limits=limits)
         assert found.best[0].score >= free.best[0].score

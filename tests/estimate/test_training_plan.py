@@ -14,6 +14,7 @@ from estimate.search import requests_of
 from estimate.training_plan import MOST_GPUS, Plan, assumptions, checkpoints, lines, plan_of, plans, scaling, to_json
 from metrics.bill import Terms, bill
 from metrics.terms import intensity, read_prices
+from tests.estimate.jobs import interval_of, value_of
 
 TERMS = Terms(tokens=1e12, prices=read_prices("oracle"), carbon=intensity("FRA"))
 
@@ -48,20 +49,21 @@ def test_the_bill_has_the_goodput_that_failures_leave() -> None:
     plan = small()
     without = bill(plan.estimate.option, TERMS)
     for name in ("days", "total", "energy_mwh", "carbon_t"):
-        assert plan.figures[name].value == pytest.approx(without[name].value / plan.checkpoints.goodput)
-        low, high = plan.figures[name].interval
-        assert low < plan.figures[name].value < high
+        value, (low, high) = value_of(plan.figures[name]), interval_of(plan.figures[name])
+        assert value == pytest.approx(value_of(without[name]) / plan.checkpoints.goodput)
+        assert low < value < high
     own = plan_of(plan.estimate, replace(TERMS, goodput=0.5)).figures
-    assert own["days"].value == pytest.approx(2 * without["days"].value)
+    assert own["days"].value == pytest.approx(2 * value_of(without["days"]))
 
 
 def test_embodied_carbon_is_the_users_or_a_published_one_or_none() -> None:
     assert "carbon_embodied_t" not in small().figures
     a100 = small("a100")
     kg = assumptions().embodied.kg_per_gpu["a100"] / (assumptions().embodied.years * 8760)
-    assert a100.figures["carbon_embodied_t"].value == pytest.approx(a100.figures["gpu_hours"].value * kg / 1000)
+    hours = value_of(a100.figures["gpu_hours"])
+    assert a100.figures["carbon_embodied_t"].value == pytest.approx(hours * kg / 1000)
     own = plan_of(small().estimate, replace(TERMS, embodied_kg_per_gpu_hour=0.1)).figures
-    assert own["carbon_embodied_t"].value == pytest.approx(own["gpu_hours"].value * 1e-4)
+    assert own["carbon_embodied_t"].value == pytest.approx(value_of(own["gpu_hours"]) * 1e-4)
 
 
 def test_more_gpus_never_train_more_tokens_a_gpu() -> None:
@@ -80,7 +82,7 @@ def test_time_to_a_target_only_where_its_tokens_were_published() -> None:
     assert small().to_target is None
     layout = ("layout.tensor_model_parallel_size=8", "layout.pipeline_model_parallel_size=9")
     large = planned("model=llama31_405b", "platform=nvidia", "nodes=72", "training.global_batch_size=1152", *layout)
-    speed = large.estimate.figures["tokens_per_s"].value
+    speed = value_of(large.estimate.figures["tokens_per_s"])
     seconds = 289_640 * 8192 / speed / large.checkpoints.goodput
     assert large.to_target is not None
     assert large.to_target.value == pytest.approx(seconds / 86_400)
@@ -90,7 +92,7 @@ def test_plans_of_several_candidates_and_their_text() -> None:
     overrides = ("model=llama31_8b", "hardware=h100,mi300x", "training.global_batch_size=64")
     made = plans([request for _, request in requests_of(overrides)], TERMS, objective="cost")
     assert len(made) == 2
-    assert made[0].figures["total"].value <= made[1].figures["total"].value
+    assert value_of(made[0].figures["total"]) <= value_of(made[1].figures["total"])
     text = "\n".join(lines(made, TERMS))
     assert "a failure every" in text
     assert "weak scaling" in text

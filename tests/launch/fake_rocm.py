@@ -53,8 +53,15 @@ class Box:
     def start(self, bundle: Path, **variables: str) -> subprocess.Popen[str]:
         """bash run.sh, from somewhere else."""
         command, env = ["bash", str(bundle / "run.sh")], self.environment(**variables)
-        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        return subprocess.Popen(command, cwd=self.root, env=env, text=True, **pipes)  # type: ignore[call-overload]
+        return subprocess.Popen(
+            command,
+            cwd=self.root,
+            env=env,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
 
     def run(self, bundle: Path, **variables: str) -> tuple[int, str]:
         process = self.start(bundle, **variables)

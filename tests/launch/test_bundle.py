@@ -19,8 +19,8 @@ from tensorprimat.launch import main as launch
 from tests.drills import PATIENCE_S
 
 HOST = Host(python="/somewhere/else/bin/python", cpu_count=64)
-TINY = ("platform=cpu", "framework=megatron", "model=llama_tiny", "gpus_per_node=2", "training.train_iters=4")
-TINY = (*TINY, "optimizer.lr_warmup_iters=1")
+TINY: tuple[str, ...] = ("platform=cpu", "framework=megatron", "model=llama_tiny", "gpus_per_node=2")
+TINY = (*TINY, "training.train_iters=4", "optimizer.lr_warmup_iters=1")
 LLAMA = "model=llama"
 SHOWN = ("train.sh", "env.sh", "README.txt")
 BUNDLES = {

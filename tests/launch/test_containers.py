@@ -89,12 +89,9 @@ def test_the_wrapped_command_reaches_the_runtime_as_it_is(tmp_path: Path) -> Non
 
 
 def test_a_dry_run_shows_how_each_runtime_would_start_the_image(capsys: pytest.CaptureFixture[str]) -> None:
-    import launch
+    from tensorprimat.launch import main
 
-    assert (
-        launch.main(["platform=nvidia", "model=llama", "framework=megatron_bridge", IMAGE, "dry_run=true", "--files"])
-        == 0
-    )
+    assert main(["platform=nvidia", "model=llama", "framework=megatron_bridge", IMAGE, "dry_run=true", "--files"]) == 0
     lines = capsys.readouterr().out.splitlines()
     starts = {line.split()[1]: line for line in lines if line.startswith("or ")}
     assert set(starts) == {"docker", "podman", "apptainer", "pyxis"}, "enroot wants a local image"

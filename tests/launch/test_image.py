@@ -7,7 +7,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -20,9 +20,10 @@ from parsers.software import software
 OF_REGISTRY, OWN = f"sha256:{'a' * 64}", f"sha256:{'b' * 64}"
 NEMO = "nvcr.io/nvidia/nemo:26.02"
 inside = rank_module("image_facts")
+Runtime = Literal["none", "docker", "podman", "apptainer", "enroot", "pyxis"]
 
 
-def in_container(runtime: str, image: str) -> Experiment:
+def in_container(runtime: Runtime, image: str) -> Experiment:
     e = load_experiment("model=llama", "platform=cpu")
     return replace(e, image=image, cluster=replace(e.cluster, container=runtime))
 
@@ -51,7 +52,7 @@ def runtime(folder: Path, name: str, known: dict[str, Any], monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("name", ["docker", "podman"])
-def test_the_runtime_is_asked_for_the_digest(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_runtime_is_asked_for_the_digest(name: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = f"mirror.example.org:5000/nemo@sha256:{'0' * 64}"
     known = {
         NEMO: {"Id": OWN, "RepoDigests": [other, f"nvcr.io/nvidia/nemo@{OF_REGISTRY}"]},

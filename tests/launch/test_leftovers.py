@@ -46,7 +46,10 @@ else:
     os.kill(int(kept(named).read_text()), signal.SIGKILL)
     kept(named).unlink()
 """
-STARTS = {"docker": ("docker", "run", "--name=mine"), "podman": ("podman", "run", "--name=mine")}
+STARTS: dict[str, tuple[str, ...]] = {
+    "docker": ("docker", "run", "--name=mine"),
+    "podman": ("podman", "run", "--name=mine"),
+}
 STARTS["pyxis"] = ("srun", "--job-name=mine")
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from conf import load_experiment
 from launchers import make_plan
-from launchers.plan import Host
+from launchers.plan import Host, Plan
 from launchers.rank_modules import FOLDER, rank_module
 from parsers import read
 from tensorprimat.launch import main as launch
@@ -179,7 +179,10 @@ PLAN = ("platform=nvidia", "framework=megatron", "model=llama31_8b", "nodes=2", 
 
 def test_the_plan_of_a_job_on_gpus_looks_first_and_others_where_requested() -> None:
     host = Host(python="/py", cpu_count=8)
-    of = lambda *more: make_plan(load_experiment(*PLAN, *more), host)  # noqa: E731
+
+    def of(*more: str) -> Plan:
+        return make_plan(load_experiment(*PLAN, *more), host)
+
     assert not any("node_check" in word for argv in of().setup for word in argv)
     look = of("cluster=slurm").setup[0]
     assert look[-1].endswith("node_check.py") and "--nnodes=2" in look and "--master-port=29501" in look

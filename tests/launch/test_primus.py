@@ -178,7 +178,7 @@ def test_a_checkout_is_of_the_release_and_of_the_image(tmp_path: Path) -> None:
 
 
 COMMIT = ("commit", "-q", "--allow-empty", "-m", "x")
-UNTOLD = {
+UNTOLD: dict[str, tuple[tuple[str, ...], ...]] = {
     "no git history": (),
     "0.6.0-rc1 (HEAD -> main, tag: 0.6.0-rc1)": (("init", "-q", "-b", "main"), COMMIT, ("tag", "0.6.0-rc1")),
 }
@@ -190,7 +190,8 @@ def test_a_checkout_of_an_unknown_release_is_refused(
 ) -> None:
     """A tarball, within a repository of something else, and main: whether to run, to rehearse or to carry away."""
     git = ("git", "-c", "user.name=t", "-c", "user.email=t@t", "-C")
-    for words in (("init", "-q"), COMMIT, ("tag", "v26.5.0")):
+    tagged: tuple[tuple[str, ...], ...] = (("init", "-q"), COMMIT, ("tag", "v26.5.0"))
+    for words in tagged:
         subprocess.run([*git, str(tmp_path), *words], check=True)
     root = checkout(tmp_path / "Primus")
     for words in UNTOLD[said]:

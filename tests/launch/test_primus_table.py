@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import yaml
@@ -166,7 +167,9 @@ def test_every_number_loads_back_as_a_number() -> None:
 
 @pytest.mark.parametrize("runtime", ["docker", "podman", "pyxis"])
 def test_golden_container(
-    runtime: str, golden: Callable[[str, str], None], tmp_path_factory: pytest.TempPathFactory
+    runtime: Literal["docker", "podman", "pyxis"],
+    golden: Callable[[str, str], None],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     e, plan = planned(*BUNDLES["llama_mi300x"], "image=rocm/primus:v26.5")
     e = replace(e, cluster=replace(e.cluster, container=runtime, forward_env=("HF_TOKEN",)))

@@ -172,7 +172,12 @@ def test_ranks_that_print_nothing_end_with_a_launcher_that_is_killed(stub: Stub,
 @drill("torchrun waited for a second node, restarted ranks, or wrote its log elsewhere")
 def test_variables_that_steer_torchrun_are_taken_away_and_named(stub: Stub, tmp_path: Path) -> None:
     stub.program(f"if step == 0: open('{tmp_path}/seen', 'w').write(repr(sorted(os.environ)))")
-    odd = {"PET_NNODES": "2", "PET_MAX_RESTARTS": "3", "PET_LOG_DIR": "/tmp/x", "PYTHON_EXEC": "/bin/false"}
+    odd: dict[str, Any] = {
+        "PET_NNODES": "2",
+        "PET_MAX_RESTARTS": "3",
+        "PET_LOG_DIR": "/tmp/x",
+        "PYTHON_EXEC": "/bin/false",
+    }
     odd |= {"TORCHELASTIC_RUN_ID": "outer", "TPRIMAT_PROBE": "x", "RANK": "7", "LOGLEVEL": "nonsense"}
     code, shown = stub.launch(**odd)
     assert code == 0, shown

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-import launch
 from conf.load import load
 from conf.resolve import Experiment
 from launchers import runner
@@ -18,7 +17,7 @@ from launchers.plan import Plan
 from launchers.rehearse import prepared
 from parsers import Ending, Outcome, Record, Step
 from parsers.assemble import without_speeds
-from tensorprimat import run
+from tensorprimat import launch, run
 
 pytestmark = pytest.mark.long
 

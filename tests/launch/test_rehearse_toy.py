@@ -75,7 +75,9 @@ def check(e: Experiment) -> Experiment:
     data_parallel_size = valid(small).layout.data_parallel_size
     assert data_parallel_size == small.layout.data_parallel_size
     assert small.layout.world_size == small.gpus_per_node <= PROCESSES
-    per_step = small.training.micro_batch_size * data_parallel_size * small.layout.num_micro_batches
+    micro_batch, accumulated = small.training.micro_batch_size, small.layout.num_micro_batches
+    assert micro_batch is not None and data_parallel_size is not None and accumulated is not None
+    per_step = micro_batch * data_parallel_size * accumulated
     assert per_step == small.training.global_batch_size <= 8
     full, ran = sizes(e), sizes(small)
     assert all((ran[name] > 1) <= (full[name] > 1) and ran[name] <= 2 for name in SIZES)
@@ -113,7 +115,8 @@ def test_every_row_of_the_layouts_has_a_toy() -> None:
         requested, nodes = request(row.model), max(1, row.gpus // 8)
         batch = 128 * (row.micro_batch_size or 1)
         requested = replace(requested, hardware=hardware(gpu), nodes=nodes, gpus_per_node=row.gpus // nodes)
-        layout = replace(requested.layout, name=row.table, table=row.table)
+        table: Any = row.table  # one that no request may name, too
+        layout = replace(requested.layout, name=row.table, table=table)
         precision = replace(requested.precision, name="bf16")
         training = replace(requested.training, global_batch_size=batch)
         e = resolve(replace(requested, layout=layout, precision=precision, training=training), ())
@@ -157,9 +160,9 @@ def experiments(draw: st.DrawFn) -> Experiment:
         training = replace(training, recompute_method="block", recompute_num_layers=draw(st.integers(1, 40)))
     optimizer = replace(requested.optimizer, lr_warmup_iters=draw(st.integers(0, steps - 1)), lr_decay_iters=None)
     data = replace(requested.data, name="mock", path=None, split="1,1,1") if draw(st.booleans()) else requested.data
-    changed = {"layout": layout, "training": training, "optimizer": optimizer, "data": data}
+    changed = replace(requested, layout=layout, training=training, optimizer=optimizer, data=data)
     try:
-        return resolve(replace(requested, hardware=gpu, nodes=world // per_node, gpus_per_node=per_node, **changed), ())
+        return resolve(replace(changed, hardware=gpu, nodes=world // per_node, gpus_per_node=per_node), ())
     except ConfigError:
         assume(False)
         raise

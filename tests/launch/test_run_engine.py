@@ -208,7 +208,7 @@ def test_a_disk_that_fills_up_leaves_a_record(tmp_path: Path) -> None:
 SAVING = ("platform=cpu", "training.train_iters=60", "training.save_interval=4", "model.num_layers=2")
 
 
-def steps(directory: Path) -> list[tuple[int, float | None, float | None]]:
+def steps(directory: Path) -> list[tuple[int | None, float | None, float | None]]:
     return [(s.iteration, s.loss, s.grad_norm) for s in parsers.read(directory).steps]
 
 

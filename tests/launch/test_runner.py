@@ -189,6 +189,11 @@ def test_setup_that_hangs_or_is_ended_by_a_signal_is_the_end(tmp_path: Path) -> 
     ending, log = setup_run(tmp_path, "import time; time.sleep(600)", hang_after_s=0.5)
     assert (ending.hung, log) == (True, "")
     made = tmp_path / "made"
-    threading.Thread(target=lambda: (wait_until(made.exists, "begun"), os.kill(os.getpid(), signal.SIGTERM))).start()
+
+    def end() -> None:
+        wait_until(made.exists, "begun")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=end).start()
     ending, log = setup_run(tmp_path, "import time; open('made', 'w').close(); time.sleep(600)")
     assert (ending.signal_sent, log) == ("SIGTERM", "")

@@ -14,14 +14,16 @@ from typing import Any
 
 import pytest
 
-from conf import load_experiment
+from conf import devices, load_experiment
 from conf.errors import InputError, Problem
+from launchers import where
+from launchers.plan import Host
 from tensorprimat import together
 from tests.drills import wait_until
 
 
 def is_last(row: dict[str, Any]) -> bool:
-    return row["status"] == "killed"
+    return bool(row["status"] == "killed")
 
 
 def met(folder: Path, number: int, of: int) -> dict[str, Any]:
@@ -43,7 +45,8 @@ def test_they_run_at_the_same_time_and_are_told_in_their_order(tmp_path: Path) -
 
 
 def test_after_one_that_was_ended_none_is_started(tmp_path: Path) -> None:
-    starts = [partial(dict, status="killed"), partial(dict, status="killed"), partial(met, tmp_path, 2, 1)]
+    killed: Callable[[], dict[str, Any]] = partial(dict, status="killed")
+    starts: list[Callable[[], dict[str, Any]]] = [killed, killed, partial(met, tmp_path, 2, 1)]
     for most in (1, 2):
         assert rows(starts, most) == [{"status": "killed"}] * most
         assert not (tmp_path / "2").exists()
@@ -82,19 +85,19 @@ def test_a_signal_reaches_all_that_run_and_their_rows_are_kept(tmp_path: Path) -
 def test_a_core_for_each_rank_and_real_runs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     toy = load_experiment("framework=nemo", "rehearse=train", "model=llama", "layout=data_parallel", "gpus_per_node=1")
     wide = load_experiment("framework=nemo", "rehearse=train", "model=llama", "layout=tp2_pp2", "gpus_per_node=8")
-    monkeypatch.setattr(together.devices, "available_memory_bytes", lambda: 24_000_000_000)
+    monkeypatch.setattr(devices, "available_memory_bytes", lambda: 24_000_000_000)
     for cores, expected in ((1, 1), (2, 2), (4, 3)):
-        host = together.where.Host(python="python", cpu_count=cores)
-        monkeypatch.setattr(together.where, "host", lambda host=host: host)
+        host = Host(python="python", cpu_count=cores)
+        monkeypatch.setattr(where, "host", lambda host=host: host)
         assert together.at_once([toy] * 3) == expected
         assert together.at_once([toy, wide]) == 1
     assert together.at_once([load_experiment("platform=cpu")] * 3) == 1
 
 
 def test_as_many_side_by_side_as_half_of_the_free_memory_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(together.where, "host", lambda: together.where.Host(python="python", cpu_count=64))
+    monkeypatch.setattr(where, "host", lambda: Host(python="python", cpu_count=64))
     played = load_experiment("framework=nemo", "rehearse=layout", "model=llama31_8b", "layout=tp2_pp2")
     toy = load_experiment("framework=nemo", "rehearse=train", "model=llama", "layout=data_parallel", "gpus_per_node=1")
     for requested, free, expected in ((played, 28e9, 2), (played, 13e9, 1), (played, 0, 1), (toy, 28e9, 7)):
-        monkeypatch.setattr(together.devices, "available_memory_bytes", lambda free=free: int(free))
+        monkeypatch.setattr(devices, "available_memory_bytes", lambda free=free: int(free))
         assert together.at_once([requested] * 9) == expected

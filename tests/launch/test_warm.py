@@ -61,7 +61,7 @@ def started(program: Path, word: str, rank: int = 0, **variables: str) -> subpro
     )
 
 
-def ended(*words: Any, **variables: str) -> tuple[str, int]:
+def ended(*words: Any, **variables: Any) -> tuple[str, int]:
     process = started(*words, **variables)
     out, _ = process.communicate(timeout=60)
     return out, process.returncode

@@ -10,6 +10,9 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Literal
+
+import msgspec
 
 from metrics.published import TABLE, Row, contradiction, models
 from metrics.published import rows as published_rows
@@ -72,7 +75,7 @@ def shipped(row: _Cells) -> Row:
         tflops_per_gpu=_number(row, "tflops_per_gpu"),
         mfu_percent=_number(row, "mfu"),
         date=row["date"],
-        confidence=row["confidence"],
+        confidence=msgspec.convert(row["confidence"], Literal["A", "B"]),
         source=row["source"].partition(" + ")[0],
     )
 
@@ -91,17 +94,17 @@ def built() -> str:
     rows = sorted([*qualify, *(row for row in published_rows() if row.source not in sources)], key=_order)
     beside = [line for line in TABLE.read_text(encoding="utf-8").splitlines() if line.startswith("# Beside")]
     left = Counter(filter(None, why))
-    file = io.StringIO()
-    file.write(
+    text = io.StringIO()
+    text.write(
         f"# {len(qualify)} published runs of the {len(collected):,} that were collected: a speed that was printed, or\n"
     )
-    file.write("# follows from a printed step time or samples/s, at its source. Left out:\n")
-    file.writelines(f"#   {left[text]:>5,}  {text}\n" for text, _ in LEFT_OUT)
-    file.writelines(f"{line}\n" for line in beside)
-    file.write("# Columns: Row in metrics/published.py. Written by tests/metrics/published_rows.py.\n")
-    writer = csv.writer(file, lineterminator="\n")
+    text.write("# follows from a printed step time or samples/s, at its source. Left out:\n")
+    text.writelines(f"#   {left[text]:>5,}  {text}\n" for text, _ in LEFT_OUT)
+    text.writelines(f"{line}\n" for line in beside)
+    text.write("# Columns: Row in metrics/published.py. Written by tests/metrics/published_rows.py.\n")
+    writer = csv.writer(text, lineterminator="\n")
     writer.writerow(Row.__struct_fields__)
     for row in rows:
         cells = [getattr(row, name) for name in Row.__struct_fields__]
         writer.writerow([f"{cell:g}" if isinstance(cell, float) else cell for cell in cells])
-    return file.getvalue()
+    return text.getvalue()

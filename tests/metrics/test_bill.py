@@ -105,6 +105,7 @@ MINE, RIVAL = option("mi355x", 10_000, 1400), option("b200", 12_000, 1000)
 def test_break_even_is_where_the_totals_meet() -> None:
     at = terms(power_price=0.1)
     even, _ = break_evens([MINE, RIVAL], at)
+    assert even.up_to.value is not None
     prices = replace(PRICES, per_gpu_hour={**PRICES.per_gpu_hour, "mi355x": even.up_to.value})
     there = [bill(o, replace(at, prices=prices))["total"].value for o in (MINE, RIVAL)]
     assert there[0] == pytest.approx(there[1])
@@ -131,7 +132,8 @@ def test_no_price_makes_up_for_too_much_electricity() -> None:
 def test_energy_breaks_even_where_both_draw_as_much() -> None:
     at = terms(pue=1.25, host_share=0.2, goodput=0.9)
     level = break_evens([MINE, RIVAL], at, ENERGY)[0].up_to
-    assert (level.value, level.unit) == (pytest.approx(1000 * 10 / 12), "W/GPU")
+    assert level.value == pytest.approx(1000 * 10 / 12)
+    assert level.unit == "W/GPU"
     there = [bill(o, at)["energy_kwh"].value for o in (option("mi355x", 10_000, level.value or 0), RIVAL)]
     assert there[0] == pytest.approx(there[1])
     dies = [option("mi250x", 10_000, 280, devices_per_package=2), RIVAL]
@@ -207,10 +209,9 @@ def test_a_mean_over_the_runs_that_know_would_be_selected(tmp_path: Path) -> Non
 
 def test_at_which_price_i_would_win_is_known_without_mine() -> None:
     even = break_evens([option("mi325x", 10_000), option("b200", 12_000), option("mi355x", 10_000)], terms())
-    found = {one.option: (one.rival, one.up_to.value) for one in even}
-    assert found["mi325x"] == ("mi355x", pytest.approx(3.0))
-    assert found["mi355x"] == ("b200", pytest.approx(5.0 / 1.2))
-    assert found["b200"] == ("mi355x", pytest.approx(3.6))
+    assert {one.option: one.rival for one in even} == {"mi325x": "mi355x", "mi355x": "b200", "b200": "mi355x"}
+    prices = {one.option: one.up_to.value for one in even}
+    assert prices == pytest.approx({"mi325x": 3.0, "mi355x": 5.0 / 1.2, "b200": 3.6})
 
 
 def test_a_total_with_assumed_electricity_says_so() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from conf import shapes
-from conf.load import model_named as model
+from conf.load import model_named
 from conf.schema import Model
 from conf.shapes import count
 from metrics.flops import CONVENTIONS, DEFAULT, FORWARD, Recompute, convert, explaining, flops_per_token, recompute_of
@@ -28,6 +28,12 @@ COUNTED = {row["shape"] for row in TABLE["rows"]}
 TITAN = json.loads((HERE / "torchtitan_flops.json").read_text(encoding="utf-8"))
 OF_LOW_RANKS = ("self_attention.q_layernorm.weight", "self_attention.kv_layernorm.weight")
 OF_JOINTS = ("enorm.weight", "hnorm.weight", "final_layernorm.weight")
+
+
+def model(name: str) -> Model:
+    found = model_named(name)
+    assert found is not None
+    return found
 
 
 def shape(name: str) -> Shape:

@@ -12,8 +12,8 @@ import pytest
 
 from conf.facts import hardware
 from metrics import Quantity, summarise
-from metrics.check import judge_tflops
 from metrics.flops import CONVENTIONS, flops_per_token
+from metrics.peak import judge_tflops
 from metrics.shape import Shape
 from parsers.cli import imported
 from parsers.given import given_of, with_given
@@ -36,10 +36,17 @@ def dense_rows() -> list[Mapping[str, str]]:
 def shape(row: Mapping[str, str]) -> Shape:
     heads, hidden = int(row["heads"]), int(row["hidden"])
     plain = "mpt" in row["source_group"] or "gpt" in row["model"].lower() or "nemotron" in row["model"].lower()
-    attention = {"num_query_groups": int(row["kv_heads"] or heads), "kv_channels": hidden // heads}
-    names = {"num_layers": "layers", "ffn_hidden_size": "ffn", "vocabulary": "vocab"}
-    sizes = {"hidden_size": hidden, "num_attention_heads": heads, **{ours: int(row[n]) for ours, n in names.items()}}
-    return Shape(**sizes, **attention, gated_linear_unit=not plain, untie_embeddings_and_output_weights=True)
+    return Shape(
+        hidden_size=hidden,
+        num_attention_heads=heads,
+        num_layers=int(row["layers"]),
+        ffn_hidden_size=int(row["ffn"]),
+        vocabulary=int(row["vocab"]),
+        num_query_groups=int(row["kv_heads"] or heads),
+        kv_channels=hidden // heads,
+        gated_linear_unit=not plain,
+        untie_embeddings_and_output_weights=True,
+    )
 
 
 @pytest.mark.parametrize(

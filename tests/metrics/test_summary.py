@@ -93,7 +93,7 @@ def left(name: str) -> dict[str, Any]:
 
 
 FIRST = {"warmup_steps": 2, "counted_steps": 3, "tokens_per_s": 400, "tokens_per_s_per_gpu": 100, "step_time_mean_s": 2}
-TENTHS = {"tokens_per_s": 400, "counted_steps": 60, "step_time_mean_s": 2}
+TENTHS: dict[str, int | None] = {"tokens_per_s": 400, "counted_steps": 60, "step_time_mean_s": 2}
 TENTHS |= dict.fromkeys(("step_time_median_s", "step_time_stdev_s"))
 SPEEDS = ("tokens_per_s", "step_time_mean_s")
 NONE = ("tflops_per_gpu", "tflops_per_gpu_framework", "mfu_percent", "tokens_per_s_per_gpu", "power_w_per_gpu")
@@ -383,9 +383,16 @@ def test_no_figures_make_a_number_that_cannot_be(rows: list[tuple[Any, ...]], wa
 
 
 def test_numbers_as_people_read_them() -> None:
-    texts = {0: "0", 12345.678: "12,350", 0.0123456: "0.01235", 3: "3", 28804800: "28,804,800", 0.99999: "1.0000"}
-    unknown = dict.fromkeys((None, math.nan), "unknown")
-    for value, text in {**texts, 1.5e-9: "1.500e-09", -2.5: "-2.500", **unknown}.items():
+    texts: dict[float | None, str] = {
+        0: "0",
+        12345.678: "12,350",
+        0.0123456: "0.01235",
+        3: "3",
+        28804800: "28,804,800",
+        0.99999: "1.0000",
+    }
+    texts |= {1.5e-9: "1.500e-09", -2.5: "-2.500", None: "unknown", math.nan: "unknown"}
+    for value, text in texts.items():
         assert shown(value) == text
 
 
