@@ -94,17 +94,17 @@ def built() -> str:
     rows = sorted([*qualify, *(row for row in published_rows() if row.source not in sources)], key=_order)
     beside = [line for line in TABLE.read_text(encoding="utf-8").splitlines() if line.startswith("# Beside")]
     left = Counter(filter(None, why))
-    text = io.StringIO()
-    text.write(
+    table = io.StringIO()
+    table.write(
         f"# {len(qualify)} published runs of the {len(collected):,} that were collected: a speed that was printed, or\n"
     )
-    text.write("# follows from a printed step time or samples/s, at its source. Left out:\n")
-    text.writelines(f"#   {left[text]:>5,}  {text}\n" for text, _ in LEFT_OUT)
-    text.writelines(f"{line}\n" for line in beside)
-    text.write("# Columns: Row in metrics/published.py. Written by tests/metrics/published_rows.py.\n")
-    writer = csv.writer(text, lineterminator="\n")
+    table.write("# follows from a printed step time or samples/s, at its source. Left out:\n")
+    table.writelines(f"#   {left[text]:>5,}  {text}\n" for text, _ in LEFT_OUT)
+    table.writelines(f"{line}\n" for line in beside)
+    table.write("# Columns: Row in metrics/published.py. Written by tests/metrics/published_rows.py.\n")
+    writer = csv.writer(table, lineterminator="\n")
     writer.writerow(Row.__struct_fields__)
     for row in rows:
         cells = [getattr(row, name) for name in Row.__struct_fields__]
         writer.writerow([f"{cell:g}" if isinstance(cell, float) else cell for cell in cells])
-    return text.getvalue()
+    return table.getvalue()
