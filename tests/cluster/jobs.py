@@ -20,7 +20,7 @@ TINY = (*_BASE, "training.train_iters=4", "optimizer.lr_warmup_iters=1")
 ON_TWO_NODES = (*TINY, "nodes=2", "gpus_per_node=2", "cluster=slurm", "cluster.job.time_limit=00:30:00")
 PATIENCE_S = 600.0
 STEPS = 60
-SAVING = ("training.seed=1", f"training.train_iters={STEPS}", "training.save_interval=3")
+SAVING: tuple[str, ...] = ("training.seed=1", f"training.train_iters={STEPS}", "training.save_interval=3")
 SAVING = (*SAVING, "model.num_layers=2", "training.seq_length=32")  # steps of a tenth of a second
 
 

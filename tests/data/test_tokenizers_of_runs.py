@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from launch import main as launch
 from tensorprimat import data
+from tensorprimat.launch import main as launch
 
 tokenizers = pytest.importorskip("tokenizers", reason="pip install 'tensorprimat[data]'")
 END, PAD = "<|endoftext|>", "<|pad|>"
