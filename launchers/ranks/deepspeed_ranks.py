@@ -39,6 +39,10 @@ def train(s: Settings) -> str | None:
     """Run the complete training in this rank; see plain_ranks.main."""
     plain_ranks.check_machine(s)
     set_log_level_from_string("info")  # it is silent by default
+    if s.device == "cpu":
+        # it would compile a kernel for it, a minute at the first start, and a start that is killed then leaves a lock for
+        # which every later one waits for ever
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     batches = global_batches(s)
     deepspeed.init_distributed("nccl" if torch.cuda.is_available() else "gloo")  # "nccl" is RCCL on ROCm
     plain_ranks.print_facts(framework_version=deepspeed.__version__)
