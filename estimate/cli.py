@@ -417,7 +417,7 @@ def _explained(result: Estimate) -> Iterator[str]:
     yield from ("", "the parts of a step", *bars(_parts(result), "s"))
     yield from ("", "memory of the fullest GPU", *bars(result.memory.parts(0), "GB", 1e-9))
     yield from ("", "roofline", *roofline_lines(result.jobs))
-    yield from ("", "sensitivity", *swing_lines(sensitivities(result.jobs)))
+    yield from ("", "sensitivity", *swing_lines(sensitivities(result.jobs, result.parameters)))
 
 
 def _parts(result: Estimate) -> dict[str, float]:
@@ -454,6 +454,6 @@ def _object(result: Estimate, terms: Terms, notes: Sequence[str], explain: bool)
     from estimate.explained import sensitivities
     from estimate.roofline import rooflines
 
-    swings = {swing.name: 100 * swing.change for swing in sensitivities(result.jobs)}
+    swings = {swing.name: 100 * swing.change for swing in sensitivities(result.jobs, result.parameters)}
     modules = [bound._asdict() | {"flop_per_byte": bound.intensity} for bound in rooflines(result.jobs)]
     return about | {"step_time_percent_for_10_percent_more": swings, "roofline": modules}

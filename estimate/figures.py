@@ -36,11 +36,12 @@ _UNITS = ((86400.0, "days"), (3600.0, "h"), (60.0, "min"))
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A prediction for one experiment, job 0 of all arrays. figures: by the names of metrics.summary, in the order that
-    people read."""
+    """A prediction for one experiment, job 0 of all arrays. parameters: those that it is by. figures: by the names of
+    metrics.summary, in the order that people read."""
 
     experiment: Experiment
     jobs: Jobs
+    parameters: Parameters
     memory: Memory
     time: Prediction
     figures: Mapping[str, Quantity]
@@ -117,7 +118,7 @@ def estimate(e: Experiment, parameters: Parameters | None = None, machine: Machi
     seconds = changed(Quantity.of(float(time.step_time_s[0]), "s", "computed", _WHY), interval=ends)
     tokens = e.training.global_batch_size * e.training.seq_length
     speed = seconds.under(tokens / e.layout.world_size, "tokens/s/GPU", _WHY)
-    return Estimate(e, jobs, bytes_, time, {**_speeds(e, seconds, speed), **_sizes(bytes_), **_power(e, speed)})
+    return Estimate(e, jobs, known, bytes_, time, {**_speeds(e, seconds, speed), **_sizes(bytes_), **_power(e, speed)})
 
 
 def _speeds(e: Experiment, seconds: Quantity, speed: Quantity) -> dict[str, Quantity]:

@@ -50,7 +50,9 @@ def write_estimate(path: Path, result: Estimate, lines: Iterable[str]) -> None:
         _titled("The parts of a step", bars(parts, "s")),
         _titled("Memory of the fullest GPU", bars(memory, "GB", 1 / GB)),
         _titled("Roofline of the modules of a layer", roofline(result.jobs)),
-        _titled("Change of the step time where each is 10 % larger", swings(sensitivities(result.jobs))),
+        _titled(
+            "Change of the step time where each is 10 % larger", swings(sensitivities(result.jobs, result.parameters))
+        ),
         _titled("All figures", f"<pre>{escape(chr(10).join(lines))}</pre>"),
     )
     _write(path, f"{e.model.name} on {e.layout.world_size} × {e.hardware.spelled}, {e.layout} (estimated)", body)

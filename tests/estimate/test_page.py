@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from estimate.cli import main
 from estimate.explained import Swing
+from estimate.fitted import shipped, write
 from estimate.page import bars, roofline, swings
 from estimate.roofline import rooflines
 from tests.estimate.test_step_time import job
@@ -43,6 +45,21 @@ def test_an_estimate_has_its_page_beside_its_record(tmp_path: Path, capsys: pyte
     speed = next(line for line in printed.splitlines() if line.startswith("speed")).split()[1]
     assert speed in page and "tensor parallel" in page and page.count('class="bar"') > 10
     assert page.count("<svg") == 4 and page.count("<circle") > 5
+
+
+def test_the_sensitivities_are_those_of_the_parameters_in_use(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = shipped()
+    kinds = {**known.kinds, "straggler": msgspec.structs.replace(known.kinds["straggler"], prior=0.5)}
+    values = {**known.values, "straggler": msgspec.structs.replace(known.values["straggler"], value=0.5)}
+    write(tmp_path / "own.yaml", msgspec.structs.replace(known, kinds=kinds, values=values))
+    swing = {}
+    for name, own in {"shipped": (), "own": (f"calibrated={tmp_path / 'own.yaml'}",)}.items():
+        assert main(["model=llama31_8b", "hardware=h100", "nodes=4", "--explain", *own]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        swing[name] = next(line for line in lines if line.strip().startswith("straggler "))
+    assert swing["shipped"] != swing["own"]
 
 
 def test_a_search_draws_every_layout_that_no_other_beats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
