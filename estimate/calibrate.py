@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from estimate.fit import problem_of, solved, with_values
 from estimate.fitted import Kind, Parameters, Value
 from estimate.jobs import Jobs, Numbers
-from estimate.predict import predict
+from estimate.predict import HOST, predict
 from estimate.step_time import cases_of
 
 REFINED = ((1, ("stack:",)), (3, ("gemm_efficiency.",)), (6, ("exposed_",)))
@@ -62,11 +62,11 @@ def _contradiction(parameters: Parameters, job: Jobs, step_time_s: float) -> str
 
 def _learned(parameters: Parameters, jobs: Jobs, step_time_s: Numbers) -> Parameters:
     """Return the parameters with those refined that so many runs allow; their former values are the priors."""
-    free = _free(jobs.count, jobs)
+    free, on_host = _free(jobs.count, jobs), bool(np.all(jobs.hardware == "cpu"))
     known = msgspec.structs.replace(
         parameters,
         values={name: msgspec.structs.replace(value, prior=value.value) for name, value in parameters.values.items()},
-        kinds={name: _as_known(parameters, name) for name in parameters.kinds},
+        kinds={name: _as_known(parameters, name, on_host) for name in parameters.kinds},
     )
     physics = np.log(predict(jobs, known).step_time_s)
     problem = problem_of(jobs, known, free)
@@ -86,10 +86,12 @@ def _with_prior(parameters: Parameters, name: str, value: Value) -> Value:
     return msgspec.structs.replace(value, prior=before.prior if before else None)
 
 
-def _as_known(parameters: Parameters, name: str) -> Kind:
-    """Return a kind with what is known of it: the deviation behind the fit; of a stack's offset that of machines."""
+def _as_known(parameters: Parameters, name: str, on_host: bool) -> Kind:
+    """Return a kind with what is known of it: the deviation behind the fit; of a stack's offset that of machines, of
+    which nothing is known where they are CPUs."""
     kind, value = parameters.kinds[name], parameters.values.get(name)
-    sd = MACHINE if name.startswith("offset.stack") else value.sd if value and value.sd else kind.sd
+    machine = HOST / 2 if on_host else MACHINE
+    sd = machine if name.startswith("offset.stack") else value.sd if value and value.sd else kind.sd
     return msgspec.structs.replace(kind, sd=sd)
 
 

@@ -63,7 +63,8 @@ class Estimate:
     def accuracy(self) -> str:
         """Return how wrong it may be, in words: the runs that its interval is of."""
         text = f"95 % by the errors of {int(self.time.rows[0]):,} published runs of the class {self.time.classes[0]}"
-        return "; ".join((f"{text}, each predicted without itself", *self.time.notes[0]))
+        text = f"{text}, each predicted without itself" if self.time.rows[0] else self.time.classes[0]
+        return "; ".join((text, *self.time.notes[0]))
 
     @property
     def room_bytes(self) -> float:

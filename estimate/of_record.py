@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from conf import frameworks
 from conf.errors import InputError, Problem, listed
 from conf.facts import precision_of
 from estimate.host import columns_of_host
@@ -89,8 +90,14 @@ def columns_of_record(record: Record) -> dict[str, Column]:
         "distributed_optimizer": float(bool(facts.settings.get("use_distributed_optimizer"))),
         "fsdp": 0.0,
         "offloaded_layers": 0,
-        "stack": "-".join(filter(None, (record.framework, record.framework_version))),
+        "stack": "-".join(filter(None, (record.framework, release_of(record)))),
     }
+
+
+def release_of(record: Record) -> str | None:
+    """Return the release as an experiment has it: none of the embedded engine and its like, whatever is installed."""
+    known = frameworks.facts(record.framework)
+    return None if known and not known.get("release") else record.framework_version
 
 
 def _recomputed(facts: Facts) -> dict[str, Column]:

@@ -147,6 +147,33 @@ def test_a_run_calibrates_and_the_estimate_comes_nearer(tmp_path: Path) -> None:
     assert before < after <= before * 1.08
 
 
+def test_a_run_of_the_engine_has_the_stack_of_its_estimates() -> None:
+    from msgspec.structs import replace
+
+    from conf import load_experiment
+    from estimate.experiment import columns_of
+    from estimate.of_record import release_of
+    from tests.compare.made import made
+
+    estimated = columns_of(load_experiment("platform=amd", "framework=megatron", *CASE))
+    assert estimated["stack"] == "megatron"
+    for framework, release in {"megatron": None, "nemo": "0.15.3", "torchtitan_of_others": "0.15.3"}.items():
+        assert release_of(replace(made("own"), framework=framework, framework_version="0.15.3")) == release
+
+
+def test_on_a_cpu_nothing_narrow_is_said_without_a_measured_machine() -> None:
+    import numpy as np
+
+    from estimate.fitted import shipped
+    from estimate.predict import HOST, _expected
+    from estimate.step_time import Case
+
+    own = Case("megatron", "cpu", "fp32", "pretraining", 0)
+    assert _expected(shipped(), own)[1].half_95 == HOST > 1.5
+    gpu = Case("megatron", "mi300x", "bf16", "pretraining", 0)
+    assert np.isfinite(_expected(shipped(), gpu)[1].half_95) and _expected(shipped(), gpu)[1].half_95 < HOST
+
+
 def test_a_written_estimate_stands_beside_a_measured_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from compare.cli import main as compare
     from parsers.storage import write
