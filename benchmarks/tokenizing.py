@@ -212,6 +212,8 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--rounds", type=int, default=5)
     a = parser.parse_args()
+    if a.cpu and a.datatrove:
+        parser.error("nobody waits for datatrove's processes, so that their seconds are not counted: without --cpu")
     a.text, a.tokenizer = a.text.resolve(), a.tokenizer.resolve()
     return a
 
