@@ -119,7 +119,7 @@ def _commands(a: argparse.Namespace, text: Path, prefix: Path, end: str) -> dict
         "plain": (sys.executable, "-c", PLAIN, text, a.tokenizer, prefix, end),
     }
     if a.datatrove:
-        program, parts = prefix.parent / "datatrove.py", text.with_name(f"{text.stem}-parts")
+        program, parts = prefix.parent / "of_datatrove.py", text.with_name(f"{text.stem}-parts")
         program.write_text(DATATROVE, encoding="utf-8")  # it starts processes, which read it again
         tokenizer = a.tokenizer / "tokenizer.json"
         commands["datatrove"] = (
