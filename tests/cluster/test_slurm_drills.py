@@ -41,8 +41,12 @@ def finished(matrix: Matrix, shown: str) -> list[str]:
 def test_a_rank_torchrun_and_a_script_are_killed_one_after_the_other(site: Mapping[str, str], tmp_path: Path) -> None:
     matrix = Matrix(site, tmp_path, *SAVING, "cluster.retries=3")
     process = matrix.start()
-    a_rank = {"LOCAL_RANK": "0"}
-    faults = (("engine.py", "tn2", a_rank), ("start_ranks.py", "tn1", dict[str, str]()), ("run.sh", "tn2", {}))
+    a_rank, program_itself = {"LOCAL_RANK": "0"}, dict[str, str]()
+    faults = (
+        ("engine.py", "tn2", a_rank),
+        ("start_ranks.py", "tn1", program_itself),
+        ("run.sh", "tn2", program_itself),
+    )
     for attempt, (program, node, env) in enumerate(faults, start=1):
         wait_until(lambda: matrix.job(attempt), f"attempt {attempt}", PATIENCE_S)  # noqa: B023
         matrix.wait_for_step(2 + 4 * attempt, start=f"job{matrix.job(attempt)}.*")
