@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from helpers import parse_text
+
+from tests.parsers.helpers import parse_text
 
 # TorchTitan 0.2.2 on a CPU, cut to the parts that state something
 LOG = """\

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -188,7 +189,7 @@ def test_a_setting_that_is_written_wrongly_is_read_back_by_name(stack: str, tmp_
     folder = next((tmp_path / stack).glob("*/settings.json")).parent
     requested = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
     planted = {**requested, **BUILT, "arguments": dict(requested["arguments"])}
-    expected = dict(BUILT)
+    expected: dict[str, Any] = {**BUILT}
     for key, setting in PLANTED[stack].items():
         planted["arguments"][key] = next(iter(setting.values()))
         expected |= setting
