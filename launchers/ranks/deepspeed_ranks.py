@@ -40,8 +40,8 @@ def train(s: Settings) -> str | None:
     plain_ranks.check_machine(s)
     set_log_level_from_string("info")  # it is silent by default
     if s.device == "cpu":
-        # it would compile a kernel for it, a minute at the first start, and a start that is killed then leaves a lock for
-        # which every later one waits for ever
+        # it would compile a kernel for it, a minute at the first start, and a start that is killed then leaves a lock
+        # for which every later one waits for ever
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     batches = global_batches(s)
     deepspeed.init_distributed("nccl" if torch.cuda.is_available() else "gloo")  # "nccl" is RCCL on ROCm

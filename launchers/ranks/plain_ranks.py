@@ -150,14 +150,18 @@ def schedule_of(optimizer: torch.optim.Optimizer, s: Settings) -> torch.optim.lr
     return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate(s, step) / s.lr)
 
 
-def adam(parameters: Iterable[torch.nn.Parameter], s: Settings) -> torch.optim.AdamW:
-    """Return torch's AdamW over `parameters`: matrices decay, norms and biases do not."""
+def decayed(parameters: Iterable[torch.nn.Parameter]) -> list[dict[str, Any]]:
+    """Return the groups of an optimizer over `parameters`: matrices decay, norms and biases do not."""
     known = list(parameters)
-    groups = [
+    return [
         {"params": [p for p in known if p.dim() > 1]},
         {"params": [p for p in known if p.dim() < 2], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(groups, lr=s.lr, fused=torch.cuda.is_available() or None, **s.group())
+
+
+def adam(parameters: Iterable[torch.nn.Parameter], s: Settings) -> torch.optim.AdamW:
+    """Return torch's AdamW over `parameters`."""
+    return torch.optim.AdamW(decayed(parameters), lr=s.lr, fused=torch.cuda.is_available() or None, **s.group())
 
 
 def matrices(s: Settings) -> Iterator[tuple[str, NDArray[Any]]]:

@@ -193,11 +193,7 @@ def optimizers(parts: list[Any], config: Any) -> Any:
             for part in parts:
                 trained = [p for p in part.parameters() if p.requires_grad]
                 known += trained
-                groups = [
-                    {"params": [p for p in trained if p.dim() > 1]},
-                    {"params": [p for p in trained if p.dim() < 2], "weight_decay": 0.0},
-                ]
-                self.optimizers.append(torch.optim.AdamW(groups, **given))
+                self.optimizers.append(torch.optim.AdamW(plain_ranks.decayed(trained), **given))
             self._validate_length(len(parts))
             self._post_init(known, given)
 
