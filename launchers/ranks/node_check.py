@@ -182,10 +182,13 @@ class _Work:
 
     def time(self) -> None:
         """Note the seconds of a call, without those for which others had its core: their load is not its speed."""
+        started = time.perf_counter()  # before the wait is read: none of it lies without
         before = _waited_s() if self.alone else 0.0
         seconds = self.once()
-        waited = _waited_s() - before if self.alone else 0.0
-        self.seconds.append(float(f"{seconds - waited / self.calls:.6g}"))
+        if self.alone:
+            waited = _waited_s() - before
+            seconds = (time.perf_counter() - started - waited) / self.calls
+        self.seconds.append(float(f"{seconds:.6g}"))
 
 
 def _waited_s() -> float:
