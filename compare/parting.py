@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from compare.draws import drawn_apart
 from compare.objects import WHOLE, FieldRow, Part, beside, columns
-from compare.rehearsed import by_step, gap, inputs_of, known_apart, read_of, series, tolerance, unlike
+from compare.rehearsed import SUMMED, by_step, gap, inputs_of, known_apart, read_of, series, tolerance, unlike
 from conf.errors import some
 from metrics import shown
 from parsers import Record
@@ -63,7 +63,6 @@ _MOST_CAUSES = 6
 _SAME_RATE = 1e-12  # as compare/curve.py has it: the last bits of a formula
 _ROUNDING = {"float32": 2.0**-24, "bfloat16": 2.0**-8, "float16": 2.0**-11}
 """The unit roundoff of each params_dtype."""
-_SUMMED = 8 * 2.0**-24  # by which share a norm in fp32 may differ that is summed over other groups of parameters
 _ARGUMENTS = ("betas", "eps", "bias_correction", "amsgrad", "momentum", "dampening", "nesterov")
 
 
@@ -220,7 +219,7 @@ def _first_apart(first: Seen, second: Seen, what: Literal["loss", "grad_norm"]) 
     """Return the first step at which a series leaves what rounding explains."""
     ours, theirs = series(first.record, what), series(second.record, what)
     common = sorted(ours.keys() & theirs.keys())
-    least = _SUMMED if what == "grad_norm" and _groups_apart(first, second) else 0.0
+    least = SUMMED if what == "grad_norm" and _groups_apart(first, second) else 0.0
     within = {step: max(least, tolerance(first.record, second.record, what, step)) for step in common}
     return next((step for step in common if not gap(ours[step], theirs[step]) <= within[step]), None)
 
@@ -412,7 +411,7 @@ def _norms(first: Seen, second: Seen) -> Iterator[Parting]:
     common = sorted(coefficients[0].keys() & coefficients[1].keys())
     norms = [series(seen.record, "grad_norm") for seen in (first, second)]
     within = {  # a coefficient is as far apart as the norms that it is worked out of
-        step: tolerance(first.record, second.record, "grad_norm", step) or _SUMMED + _apart_at(norms, step)
+        step: tolerance(first.record, second.record, "grad_norm", step) or SUMMED + _apart_at(norms, step)
         for step in common
     }
     if apart := [s for s in common if gap(coefficients[0][s], coefficients[1][s]) > within[s]]:
@@ -484,7 +483,7 @@ def _order_of_a_sum(first: Seen, second: Seen) -> Iterator[Parting]:
     gradients = first.read.first_gradients, second.read.first_gradients
     if not _groups_apart(first, second) or not all(gradients) or unlike(*gradients):
         return
-    if 0 < gap(*norms) <= _SUMMED:
+    if 0 < gap(*norms) <= SUMMED:
         ours, theirs = map(_groups, (first, second))
         text = f"{first.label} steps {ours} groups of parameters, {second.label} {theirs}"
         yield Parting("optimizer", 0, f"{text}: the norm of equal gradients is summed in another order")

@@ -44,7 +44,10 @@ _PRECISION = ("params_dtype", "fp8", "fp4", "accumulate_allreduce_grads_in_fp32"
 MARGIN = 4.0
 """A band is so many times the largest difference that was measured: few models and seeds are not the worst."""
 _UNIT = 2.0**-24
-"""The unit roundoff of float32, in which norms are kept: the least that another order of a sum may change."""
+"""The unit roundoff of float32, in which norms are kept."""
+SUMMED = 8 * _UNIT
+"""By which share a norm may differ whose sum, or those that its tensor is made of, are taken in another order. Where a
+band was measured to be 0, another processor, on which the ranks of one layout have more threads, had 1.01 units."""
 BEGIN_EQUAL = "cannot tell: each stack drew its own first weights; begin with equal ones (equal_init=true)"
 
 
@@ -396,7 +399,7 @@ def tolerance(first: Record, second: Record, what: What, step: int = 0) -> float
     """Return by which share `what` of two runs from equal weights may differ at a step: by nothing in one layout; inf
     where it was not measured."""
     bands = [_band(first, size, what) for size in differing(first, second)]
-    least = _UNIT if bands and what != "loss" else 0.0
+    least = SUMMED if bands and what != "loss" else 0.0
     return math.inf if None in bands else max(least, MARGIN * sum(_at(band, step) for band in bands if band))
 
 
