@@ -18,7 +18,7 @@ from metrics import shown
 from parsers import Record, Run
 from parsers.read_back import Object, Output
 from parsers.record import Validation
-from tests.compare.made import TP2, compared, each, made, ran, read_back, silent, toy
+from tests.compare.made import TP2, compared, each, made, ran, read_back, silent, tensors, toy
 
 YES, NO, OPEN = "comparable", "not comparable", "cannot tell"
 NEMO: dict[str, Any] = {"framework": "nemo"}
@@ -60,6 +60,15 @@ def test_between_layouts_the_band_is_that_of_measured_rounding_and_is_shown() ->
     assert "of rounding between TP (4 × measured, benchmarks/rounding.py)" in check(inside, "loss").reason
     outside = audited(toy("a"), off(toy("b", TP2 | {"data_parallel_size": 2}), 2 * MARGIN * measured))
     assert (outside.verdict.word, check(outside, "loss").state) == (NO, "apart")
+
+
+@pytest.mark.parametrize(("factor", "word"), [(1 + 1.1 * 2**-24, YES), (1 + 16 * 2**-24, NO)])
+def test_between_layouts_norms_round_also_where_a_band_was_measured_to_be_nothing(factor: float, word: str) -> None:
+    stages = {"pipeline_model_parallel_size": 2, "data_parallel_size": 1}
+    assert [one.largest for one in ROUNDING if (one.differs, one.what) == ("PP", "gradient")] == [(0.0,)] * 2
+    gradients = read_back(first_gradients=tensors(factor, "layernorm"))
+    one, other = toy("a", NEMO), replace(toy("b", {**NEMO, **stages}), read_back=gradients)
+    assert compared(one, other).audit.verdict.word == word
 
 
 def test_validations_may_differ_by_the_order_in_which_they_are_added_up_and_by_no_more() -> None:
