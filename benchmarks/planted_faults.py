@@ -234,13 +234,11 @@ def _accumulated(loss: Any, losses: Any) -> Any:
     return total * 8, count, report
 
 
-def _last_micro_batch(batches: Any, built: Any, index: int) -> Any:
+def _last_micro_batch(forward: Any, batches: Any, model: Any) -> Any:
     """Let only the last micro-batch's gradients stay: those before are set to zero."""
-    for batch in batches(built, index):
-        for chunk in built.chunks:
-            for parameter in chunk.parameters():
-                parameter.main_grad.zero_()
-        yield batch
+    for parameter in model.parameters():
+        parameter.main_grad.zero_()
+    return forward(batches, model)
 
 
 # reduction
@@ -450,7 +448,7 @@ FAULTS: Mapping[str, Plants] = {
     "doubled_norms": around("engine_train:build_model", _times(2.0, "norm.weight")),
     "embedding_gradient": around("engine_train:build_model", _times(0.0, "word_embeddings.weight")),
     "accumulation": around("engine_train:_loss", _accumulated),
-    "last_micro_batch": around("engine_train:_batches", _last_micro_batch),
+    "last_micro_batch": around("engine_train:_forward", _last_micro_batch),
     "recompute_rng": silent("megatron.core.tensor_parallel.random:_set_all_rng_states"),
     "sum_over_ranks": around(f"{DDP_BUFFER}:_ParamAndGradBucket.__init__", _added),
     "averaged_twice": around(f"{DDP_BUFFER}:_ParamAndGradBucket.__init__", _averaged_twice),
