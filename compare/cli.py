@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from compare.comparison import GROUPS, about, compare, group_objects
+from compare.comparison import GROUPS, about, compare, group_objects, without
 from compare.figures import FIGURES, SPEED
 from compare.groups import Group, Question, comparable, expand, group
 from compare.regression import Outcome, judge, regression_json
@@ -114,7 +114,8 @@ def _compared(arguments: Arguments, argv: Sequence[str]) -> int:
     gate = gate or "--markdown" in arguments.switches
     with shown("reading runs", sys.stderr) as progress:
         named = arguments.rest or not gate
-        runs = find_and_warn(arguments.rest, arguments.switches, progress, COMPARE.names) if named else ()
+        skipped = list[Problem]()
+        runs = find_and_warn(arguments.rest, arguments.switches, progress, COMPARE.names, skipped) if named else ()
     if len(runs) == 1 and len(arguments.words) > 1:
         hint = "name a run of another platform, layout or image as well"
         raise InputError(Problem("RUN", "one run, and nothing to compare it with", runs[0].path, hint=hint))
@@ -124,7 +125,7 @@ def _compared(arguments: Arguments, argv: Sequence[str]) -> int:
     if gate:
         return _gate(arguments, runs, question, on)
     with shown("comparing runs", sys.stderr) as progress:
-        comparison = compare(runs, question, on, progress)
+        comparison = without(compare(runs, question, on, progress), skipped)
     if arguments.output is not None:
         from compare.report.files import files, page
 

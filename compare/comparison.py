@@ -20,7 +20,7 @@ from compare.decision import Deciding, Rerun, Standing, conditions, deciding, re
 from compare.figures import FIGURES, SPEED, pool, worded
 from compare.groups import BENCHMARK, Group, Question, group, has_figures
 from compare.statistics import Interval, Ratio, Word, ratio_of
-from conf.errors import InputError, Problem, UserError, closest, listed
+from conf.errors import InputError, Problem, UserError, closest, listed, some
 from conf.secret import in_texts
 from metrics import Quantity, summarise
 from metrics.bill import TRILLION, BreakEven, Terms, break_evens, option_of, priced
@@ -78,7 +78,7 @@ class Comparison(Struct, frozen=True, kw_only=True, dict=True):
     what money, energy and CO2 of a training are worked out on. difference: the smallest that matters, as a share.
     break_evens: every option against the cheapest other, as ratios. standing, conditions: whether the ratios stand, and
     on what. decides: the figures of each user's decision. title: what is compared, in a line. references: what was
-    published beside each group's speed, by its label."""
+    published beside each group's speed, by its label. skipped: what is wrong with the records that are left out."""
 
     groups: tuple[Group, ...]
     baseline: str
@@ -95,6 +95,7 @@ class Comparison(Struct, frozen=True, kw_only=True, dict=True):
     decides: tuple[Deciding, ...]
     title: str
     references: Mapping[str, Beside]
+    skipped: tuple[Problem, ...] = ()
 
     @cached_property
     def reruns(self) -> tuple[Rerun, ...]:
@@ -155,6 +156,17 @@ def compare_groups(
         title=title(groups),
         references={g.label: beside(g.shown[0].record, pooled[g.label]) for g in groups if g.label in pooled},
     )
+
+
+def without(comparison: Comparison, skipped: Sequence[Problem]) -> Comparison:
+    """Return `comparison` with the records that were left out as they cannot be used: its ratios stand on that."""
+    if not skipped:
+        return comparison
+    places = some([in_texts(one.where) for one in skipped], 3)
+    left = (
+        f"{len(skipped):,} of its records cannot be used and {'is' if len(skipped) == 1 else 'are'} left out: {places}"
+    )
+    return replace(comparison, conditions=(*comparison.conditions, left), skipped=tuple(skipped))
 
 
 def _baseline(groups: Sequence[Group], runs: Sequence[Run], named: str | None) -> Group:
@@ -341,6 +353,7 @@ def about(comparison: Comparison) -> dict[str, Any]:
         "verdict": verdict_json(comparison),
         "title": comparison.title,
         **{n: to_builtins(getattr(comparison, n)) for n in ("standing", "conditions", "reruns")},
+        "skipped": [{"record": in_texts(one.where), "reason": in_texts(one.what)} for one in comparison.skipped],
         "decides": [one.metric for one in comparison.decides],
         "vary": list(audited.varied.keys),
         "vary_reason": audited.varied.reason,

@@ -61,6 +61,11 @@ _SHAPES = tuple(
 )
 
 
+def for_group(path: str, flags: int) -> int:
+    """Open a file that holds lines of a log, as `opener` of open(): a new one is readable by its group at most."""
+    return os.open(path, flags, 0o640)
+
+
 class WithoutShapes(str):
     """A long text that is made of texts without secrets, and is not looked through again."""
 

@@ -14,6 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any, cast
 
+from conf.archives import limit_unpacked
 from conf.errors import InputError, Problem, listed
 from corpora.tokenizers import EXTRA
 
@@ -201,11 +202,14 @@ def _arrow(module: str) -> Any:
         raise InputError(Problem("INPUT", "pyarrow reads .parquet and .zst, and is not here", hint=EXTRA)) from error
 
 
-def _pieces(stream: IO[bytes], start: int) -> Iterator[bytes]:
-    """Yield what is behind the first `start` bytes; a mark of byte order in front of all is left out."""
-    left = start
+def _pieces(file: File, stream: IO[bytes], start: int, hashing: _Hashing) -> Iterator[bytes]:
+    """Yield what is behind the first `start` bytes; a mark of byte order in front of all is left out. InputError: it
+    unpacks to more than conf.archives allows."""
+    left, size = start, 0
     first = stream.read(BLOCK_BYTES).removeprefix(b"\xef\xbb\xbf")
     for piece in chain([first], iter(partial(stream.read, BLOCK_BYTES), b"")):
+        size += len(piece)
+        limit_unpacked(file.path, hashing.read_bytes, size)
         behind = piece[left:]
         left -= len(piece) - len(behind)
         if behind:
@@ -222,7 +226,7 @@ def _lines(file: File, stream: IO[bytes], start: Position, hashing: _Hashing) ->
         first, offset, line = line, offset + read_bytes, line + lines
         return Block(file.path, form, content, first, Position(offset, line, hashing.read_bytes))
 
-    for piece in _pieces(stream, start.offset):
+    for piece in _pieces(file, stream, start.offset, hashing):
         cut = piece.rfind(b"\n") + 1
         if too_long or (not cut and size + len(piece) > LONGEST_BYTES):
             end = piece.find(b"\n") + 1
@@ -259,7 +263,7 @@ def _document(file: File, stream: IO[bytes], start: Position, hashing: _Hashing)
     if start.offset:
         return
     held, size = list[bytes](), 0
-    for piece in _pieces(stream, 0):
+    for piece in _pieces(file, stream, 0, hashing):
         size += len(piece)
         held = [*held, piece] if size <= LONGEST_BYTES else []
     after = Position(max(size, 1), 2, hashing.read_bytes)

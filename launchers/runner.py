@@ -19,6 +19,7 @@ from typing import IO
 import psutil
 
 from conf import devices
+from conf.secret import for_group
 from launchers.guard import guarded
 from launchers.leftovers import removal, remove
 from launchers.output import Output
@@ -130,7 +131,7 @@ def execute(  # noqa: PLR0913
     started = time.monotonic()
     remove(plan.container)  # of a launcher that was killed in this very directory
     left: str | None = None
-    with (directory / plan.log).open("ab" if go_on else "wb", buffering=0) as log:
+    with open(directory / plan.log, "ab" if go_on else "wb", buffering=0, opener=for_group) as log:
         commands, run, kills = [*plan.setup, plan.argv], _Run(limit_s), oom_kills()
         failure = None
         guard = guarded(f"{MARK}={run.mark}", removal(plan.container))

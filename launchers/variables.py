@@ -74,7 +74,7 @@ def place(e: Experiment) -> Reasoned:
         return {}
     reason = "as torchrun sets it, without which one rank starts sooner"
     env = dict.fromkeys(("RANK", "LOCAL_RANK"), "0") | dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), "1")
-    # 0: the store takes a free port; a number would be one that another toy on this machine may hold
+    # 0: the stand-in keeps the store in the process (tprimat_standin.py), without a port that others could reach
     env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "TORCHELASTIC_RUN_ID": "none"}
     return {name: (value, reason) for name, value in env.items()}
 

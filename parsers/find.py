@@ -88,13 +88,20 @@ def find_runs(
 
 
 def find_and_warn(
-    named: Sequence[str], switches: Collection[str], progress: Progress = silent, other_keys: Sequence[str] = ()
+    named: Sequence[str],
+    switches: Collection[str],
+    progress: Progress = silent,
+    other_keys: Sequence[str] = (),
+    skipped: list[Problem] | None = None,
 ) -> tuple[Run, ...]:
-    """Return the runs as `find_runs`; on stderr, what must be known of their records, and what --skip leaves out."""
-    skipped: list[Problem] | None = [] if SKIP.keys() & {*switches} else None
-    runs = find_runs(named, progress, other_keys, skipped)
-    for text in (*(f"skipped: {problem}" for problem in skipped or ()), *(f"warning: {c}" for c in cautions(runs))):
+    """Return the runs as `find_runs`; on stderr, what must be known of their records, and what --skip leaves out.
+    skipped: takes the latter."""
+    left_out = list[Problem]()
+    runs = find_runs(named, progress, other_keys, left_out if SKIP.keys() & {*switches} else None)
+    for text in (*(f"skipped: {problem}" for problem in left_out), *(f"warning: {c}" for c in cautions(runs))):
         print(plain(text, keep="\n"), file=sys.stderr)
+    if skipped is not None:
+        skipped += left_out
     return runs
 
 

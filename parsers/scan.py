@@ -14,9 +14,14 @@ import zlib
 from collections.abc import Iterator, Sequence
 from operator import sub
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from conf.archives import limit_unpacked
 from conf.errors import InputError, Problem
 from parsers.text import colourless
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 STDIN = Path("-")
 _BLOCK = 1 << 20
@@ -177,18 +182,33 @@ def size_of(path: Path) -> int:
 def read_blocks(path: Path) -> Iterator[bytes]:
     """Yield the bytes of a log in blocks. A compressed file that ends early (it is still written) gives what it holds.
 
-    InputError: it cannot be read."""
+    InputError: it cannot be read, or unpacks to more than conf.archives allows."""
     try:
         brought = path != STDIN
-        raw = io.FileIO(path if brought else sys.stdin.fileno(), closefd=brought)
+        raw = _Counted(path if brought else sys.stdin.fileno(), closefd=brought)
         with io.BufferedReader(raw, _BLOCK) as stream:
             if stream.peek(2)[:2] == _GZIP:
-                yield from _unpacked(gzip.GzipFile(fileobj=stream, mode="rb"))
+                size = 0
+                for block in _unpacked(gzip.GzipFile(fileobj=stream, mode="rb")):
+                    size += len(block)
+                    limit_unpacked(path, raw.bytes, size)
+                    yield block
                 return
             while block := stream.read1(_BLOCK):  # from a pipe what there is, not a full block
                 yield block
     except OSError as error:
         raise InputError(Problem(str(path), "cannot be read", error.strerror or str(error))) from error
+
+
+class _Counted(io.FileIO):
+    """A file that counts the bytes that were read of it."""
+
+    bytes = 0
+
+    def readinto(self, buffer: WriteableBuffer) -> int | None:
+        count = super().readinto(buffer)
+        self.bytes += count or 0
+        return count
 
 
 def _unpacked(stream: gzip.GzipFile) -> Iterator[bytes]:

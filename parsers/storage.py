@@ -103,7 +103,7 @@ _MOST = 100_000  # readings that are kept
 def _record(content: bytes, path: Path) -> Record:
     """Return the record in the content of a run.json of any version: nearly all are of this one, and plain."""
     if not (_THIRD.search(content[::3]) and _LONG.search(content)):
-        with suppress(msgspec.MsgspecError, RecursionError, UnicodeEncodeError):
+        with suppress(msgspec.MsgspecError, RecursionError, UnicodeError):
             return Record(**asdict(_RECORDS.decode(content)))
     return record_of(_object(_text(content, path), str(path)), str(path))
 
@@ -167,7 +167,7 @@ def read_steps(path: Path, written: StepsFile | None = None) -> Sequence[Step]:
         raise InputError(_not_as_written(path, written))
     try:
         steps = _STEPS.decode_lines(content)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
         steps = []
     if len(steps) != content.rstrip().count(b"\n") + 1:  # unfit, or values that msgspec does not read (see `_object`)
         steps = list(_line_by_line(_text(content, path), path))
@@ -406,15 +406,15 @@ def _text(content: bytes, path: Path) -> str:
 
 
 def _object(text: str, where: str) -> dict[str, Any]:
-    """Return the JSON object in `text`. Not by msgspec, which refuses the lone surrogates that earlier versions wrote,
-    and reads integers of more than 64 bits. InputError: no JSON, no object, or such a number."""
+    """Return the JSON object in `text`, writable. Not by msgspec, which refuses the lone surrogates that earlier
+    versions wrote, and reads integers of more than 64 bits. InputError: no JSON, no object, or such a number."""
     try:
         entry = json.loads(text, parse_constant=_no_constant, parse_int=_integer, parse_float=_decimal)
     except (ValueError, RecursionError) as error:
         raise InputError(Problem(where, "is not JSON", str(error))) from error
     if not isinstance(entry, dict):
         raise InputError(Problem(where, "is not a JSON object", type(entry).__name__))
-    return entry
+    return dict(writable(entry))
 
 
 def _no_constant(name: str) -> None:

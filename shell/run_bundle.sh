@@ -102,7 +102,7 @@ stack_ready
 mkdir -p "$run_dir" || fail "$run_dir cannot be made. Try RUN_DIR=/another/folder"
 [[ ! -e $run_dir/$rendered ]] || fail "$run_dir has a run already. Try RUN_DIR=/another/folder"
 # On its own line: of a redirection that fails, bash would say only its line number.
-(: >>"$log") 2>/dev/null || fail "$log cannot be written. Try TRAIN_LOG=/a/folder/that/exists/train.log"
+(umask 027 && : >>"$log") 2>/dev/null || fail "$log cannot be written. Try TRAIN_LOG=/a/folder/that/exists/train.log"
 settled=$(stack_settle) || exit 2
 stack_check
 

@@ -14,6 +14,7 @@ from typing import IO, Any
 
 from conf.errors import InputError, Problem, writing
 from conf.locks import is_held, lock_of, take
+from conf.secret import for_group
 from launchers import where
 from launchers.matrix import Matrix, folded
 
@@ -44,7 +45,7 @@ class Journal:
         if not events:
             return
         text = "".join(json.dumps({"at": where.now(), **event}) + "\n" for event in events)
-        with writing(self.path), self.path.open("ab+") as file:
+        with writing(self.path), open(self.path, "ab+", opener=for_group) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             if file.seek(0, os.SEEK_END):  # a kill or a full disk may have left its last line without an end
                 file.seek(-1, os.SEEK_END)

@@ -48,7 +48,7 @@ class _Driver(Driver):
             return self._reported(line, values)
         if "SamplesPerSec=" in text and "global_step=" not in text:
             return self._of_micro_steps(line, values, f" 0/{values['iteration']}," in text)
-        if "loss" in values and values["interval_steps"] is None:
+        if "loss" in values and values.get("interval_steps") is None:
             values["flags"] = ("step_time_s:interval_mean",)  # over how many is not known
         return self._made(line, values)
 

@@ -42,6 +42,11 @@ def test_a_record_that_was_cut_is_not_read(stub: Stub) -> None:
     assert command("compare", *named)[0] == 2, "as many bytes, and others"
     code, shown = command("compare", *named, "--skip")
     assert code != 2 and f"skipped: {steps}" in shown and "tokens/s/GPU" in shown, shown
+    assert command("compare", *named, "--skip", "-o", str(stub.runs / "out"))[0] == code
+    about = json.loads((stub.runs / "out" / "compare.json").read_text(encoding="utf-8"))
+    (skipped,) = about["skipped"]
+    assert skipped["record"] == str(steps) and "not as run.json" in skipped["reason"]
+    assert f"1 unusable record left out (--skip): {steps}" in about["conditions"]
     steps.unlink()
     assert "it is missing" in command("metrics", *named)[1]
 

@@ -415,6 +415,20 @@ def _on_gloo(original: Any, *arguments: Any, **options: Any) -> Any:
 
 
 @around
+def _by_itself(original: Any, *arguments: Any, **options: Any) -> Any:
+    """Let a process that was started without torchrun, and meets nobody, keep its store to itself: torch's listens on
+    every interface of the machine."""
+    if os.environ.get("MASTER_PORT") == "0" and len(arguments) < 2 and options.get("store") is None:
+        options |= {
+            "init_method": None,
+            "store": sys.modules["torch"].distributed.HashStore(),
+            "rank": 0,
+            "world_size": 1,
+        }
+    return original(*arguments, **options)
+
+
+@around
 def _cpu_mesh(original: Any, self: Any, device_type: str, *arguments: Any, **options: Any) -> None:
     original(self, "cpu" if device_type == "cuda" else device_type, *arguments, **options)
 
@@ -428,7 +442,7 @@ TORCH = (
         "CPU builds lack the class, whose Options Megatron fills in (M:parallel_state.py, get_nccl_options)",
         added=True,
     ),
-    Replacement("torch.distributed.init_process_group", _on_gloo, _GROUPS),
+    Replacement("torch.distributed.init_process_group", lambda original: _by_itself(_on_gloo(original)), _GROUPS),
     Replacement("torch.distributed.new_group", _on_gloo, _GROUPS),
     Replacement(
         "torch.distributed.device_mesh:DeviceMesh.__init__",
