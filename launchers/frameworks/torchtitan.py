@@ -68,6 +68,9 @@ def _layout_refused(e: Experiment) -> Iterator[Problem]:
             "(github.com/pytorch/torchtitan/issues/2972)"
         )
         yield wrong(e, "layout.pipeline_model_parallel_size", what, "1")
+    if layout.context_parallel_size > 1:
+        what = "nobody has held TorchTitan 0.2.2's context parallelism against the losses of another stack"
+        yield wrong(e, "layout.context_parallel_size", what, "1")
     if layout.tensor_model_parallel_size > 1 and not layout.sequence_parallel:
         what = "TorchTitan always cuts the sequence with tensor parallelism"
         yield wrong(e, "layout.sequence_parallel", what, "true")
