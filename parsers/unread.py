@@ -8,6 +8,7 @@ import json
 import re
 import warnings
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 from conf.plain import plain
 from parsers.text import colourless
@@ -68,7 +69,9 @@ def looks_like(head: bytes, lines: int) -> str:
         return f"JSON of {lines} lines with the keys {_shown([*json.loads(rows[0])])}"
     if text.lstrip()[:1] in "{[" and _is_json(text):
         return "a JSON document"
-    columns = next(csv.reader(rows[:1]), [])
+    columns: list[str] = []
+    with suppress(csv.Error):  # a cell that is too long, or a zero byte: no table
+        columns = next(csv.reader(rows[:1]), [])
     if len(columns) > 2 and all(row.count(",") == rows[0].count(",") for row in rows[:5]):
         return f"CSV with the columns {_shown(columns)}"
     return _best(rows) or f"text of {lines} lines that say nothing of training"

@@ -42,6 +42,7 @@ def test_json_and_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         (b"", "an empty file"),
         (b"\x89PNG\r\n\x1a\n\x00\xff", "binary data"),
         (b"gcc -c a.c\nerror: x\n", "text of 2 lines that say nothing of training"),
+        (b"0" * 200_000, "text of 1 lines that say nothing of training"),
         (b'{"a": 1}\n{"a": 2}\n', "JSON of 2 lines with the keys a"),
         (b'{\n "a": 1\n}\n', "a JSON document"),
         (b"time,loss,lr\n1,2,3\n", "CSV with the columns time, loss, lr"),
