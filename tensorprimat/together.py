@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -62,61 +63,92 @@ def _side_by_side(starts: Sequence[Callable[[], Row]], most: int, is_last: Calla
     found, errors = dict[int, Row](), list[UserError]()
     with _passed_on() as signals:
         while running or waiting:
-            while waiting and len(running) < most:
+            while waiting and len(running) < most and not signals.came:
                 number, start = waiting.pop(0)
                 ours, theirs = fork.Pipe(duplex=False)
-                process = fork.Process(target=_send, args=(theirs, start))
-                process.start()
+                signals.start(fork.Process(target=_send, args=(theirs, start, signals)))
                 theirs.close()
-                running[ours] = (number, process)
+                running[ours] = (number, signals.processes[-1])
             for end in (end for end in wait(list(running)) if isinstance(end, Connection)):
                 number, process = running.pop(end)
-                kind, answer = _received(end)
+                answer = _received(end)
                 process.join()
-                if kind is None:
+                if isinstance(answer, UserError):
+                    errors.append(answer)
+                elif answer is not None:
                     found[number] = answer
-                else:
-                    errors.append(kind(*answer))
-            if signals or errors or any(map(is_last, found.values())):
+                elif not signals.came:  # its traceback is on stderr
+                    errors.append(InputError(Problem("rehearse", "the process of a rehearsal ended without a record")))
+            if signals.came or errors or any(map(is_last, found.values())):
                 waiting.clear()
     if errors:
         raise errors[0]
     return [found[number] for number in sorted(found)]
 
 
-def _received(end: Connection) -> tuple[Any, Any]:
+def _received(end: Connection) -> Row | UserError | None:
+    """Return the row of a rehearsal or what it raised; None of one that ended before its run began."""
     try:
-        answer: tuple[Any, Any] = end.recv()
-    except EOFError:  # its traceback is on stderr; or a signal came before its run began
-        return InputError, (Problem("rehearse", "the process of a rehearsal ended without a record"),)
-    return answer
+        kind, answer = end.recv()
+    except EOFError:
+        return None
+    row: Row | UserError = answer if kind is None else kind(*answer)
+    return row
 
 
-def _send(end: Connection, start: Callable[[], Row]) -> None:
+def _send(end: Connection, start: Callable[[], Row], signals: _Signals) -> None:
     """Be the process of one rehearsal: answer with (None, its row), or (the kind of a user error, its problems)."""
     try:
-        end.send((None, start()))
+        signals.restore()
+        if not signals.came:  # since this process began
+            end.send((None, start()))
     except UserError as error:
         end.send((type(error), error.problems))
     except KeyboardInterrupt:  # before its run began, or after it
         return
 
 
-@contextmanager
-def _passed_on() -> Iterator[list[int]]:
-    """Pass signals on to the processes of the rehearsals; the list has those that came."""
-    came: list[int] = []
+@dataclass
+class _Signals:
+    """Signals that came, each with the number of processes that it was passed on to; those processes; and the handlers
+    of before."""
 
-    def pass_on(number: int, _: object) -> None:
-        came.append(number)
-        for process in multiprocessing.active_children():
-            if process.pid is not None:
+    came: list[tuple[int, int]] = field(default_factory=list)
+    processes: list[Any] = field(default_factory=list)
+    before: dict[int, Any] = field(default_factory=dict)
+    owner: int = field(default_factory=os.getpid)
+
+    def pass_on(self, number: int, _: object) -> None:
+        self.came.append((number, len(self.processes)))
+        for process in self.processes if os.getpid() == self.owner else ():  # a new one has yet to bring back its own
+            if process.is_alive():
                 os.kill(process.pid, number)
 
-    handled = (s for s in ENDS if signal.getsignal(s) is not signal.SIG_IGN)
-    before = {number: signal.signal(number, pass_on) for number in handled}  # ignored by nohup, a signal stays ignored
-    try:
-        yield came
-    finally:
-        for number, handler in before.items():
+    def start(self, process: Any) -> None:
+        """Start a process, and pass on to it what came meanwhile: Python forgets what reaches a process that it is just
+        forking, so signals wait until there are handlers (`restore`)."""
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
+        process.start()
+        self.processes.append(process)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for number, reached in self.came:
+            if reached < len(self.processes):
+                os.kill(process.pid, number)
+
+    def restore(self) -> None:
+        """Bring back the handlers of before."""
+        for number, handler in self.before.items():
             signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, self.before)
+
+
+@contextmanager
+def _passed_on() -> Iterator[_Signals]:
+    """Pass signals on to the processes of the rehearsals."""
+    signals = _Signals()
+    handled = (s for s in ENDS if signal.getsignal(s) is not signal.SIG_IGN)
+    signals.before |= {number: signal.signal(number, signals.pass_on) for number in handled}  # nohup's stays ignored
+    try:
+        yield signals
+    finally:
+        signals.restore()
