@@ -88,7 +88,8 @@ def in_texts(value: Any) -> Any:
     if kind in _NO_TEXTS:
         return value
     if kind is str:
-        return _clean(value) if len(value) < _CACHED else without_shapes(value)
+        clean = _clean(value) if len(value) < _CACHED else without_shapes(value)
+        return value if clean == value else clean  # itself, not an equal one of before
     if isinstance(value, Mapping):
         items = [(name, item, in_texts(name), under(name, item)) for name, item in value.items()]
         same = all(name is clean and item is shown for name, item, clean, shown in items)
@@ -108,7 +109,8 @@ def under(key: Any, value: Any) -> Any:
     framework has settings such as moe_token_dispatcher_type."""
     if type(value) is not str or type(key) is not str or len(value) >= _CACHED:
         return in_texts(value)
-    return _entry(key, value)
+    entry = _entry(key, value)
+    return value if entry == value else entry
 
 
 @lru_cache(maxsize=_MANY)

@@ -46,7 +46,7 @@ def test_a_record_that_was_cut_is_not_read(stub: Stub) -> None:
     about = json.loads((stub.runs / "out" / "compare.json").read_text(encoding="utf-8"))
     (skipped,) = about["skipped"]
     assert skipped["record"] == str(steps) and "not as run.json" in skipped["reason"]
-    assert f"1 unusable record left out (--skip): {steps}" in about["conditions"]
+    assert f"1 of its records cannot be used and is left out: {steps}" in about["conditions"]
     steps.unlink()
     assert "it is missing" in command("metrics", *named)[1]
 
