@@ -746,6 +746,7 @@ class _HollowModule(types.ModuleType):
             torch.nn.Module.__init__(module)
 
         body = {"__init__": init, "__module__": self.__name__, "__class_getitem__": classmethod(lambda cls, _: cls)}
+        body |= {"is_converted": staticmethod(lambda _: False)}  # what NeMo asks of modelopt before it saves or loads
         made = type(name, (torch.nn.Module,), body)
         setattr(self, name, made)
         return made
