@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -53,7 +54,8 @@ class Pool:
             argv = [sys.executable, "-c", _PROGRAM, str(theirs.fileno()), __name__, *sys.path]
             # a terminal's Ctrl-C goes to all, and ours end with their parent: they inherit that it is held back
             held_before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-            process = subprocess.Popen(argv, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+            env = {**os.environ, "TOKENIZERS_PARALLELISM": "false"}  # there is a process for every core
+            process = subprocess.Popen(argv, env=env, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
             signal.pthread_sigmask(signal.SIG_SETMASK, held_before)
             theirs.close()
             pipe = Connection(ours.detach())

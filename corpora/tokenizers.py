@@ -260,7 +260,6 @@ def _huggingface(
 
 
 def _fast(spec: Spec) -> Coder:
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a process for every core
     made = library("tokenizers").Tokenizer.from_str(spec.content)
     many = getattr(made, "encode_batch_fast", made.encode_batch)  # without offsets: a tenth faster
 
