@@ -162,25 +162,16 @@ $(BRIDGE_RECIPES)/.installed: $(NEMO)/.installed requirements/bridge_recipes.txt
 
 bridge-recipes: $(BRIDGE_RECIPES)/.installed
 
-# Trainer and DeepSpeed, on top of the packages of .venv
-STACKS := .venv-stacks
+# Trainer and DeepSpeed, and TorchTitan, each on top of the packages of .venv
+STACKS := .venv-stacks/.installed .venv-torchtitan/.installed
 
-$(STACKS)/.installed: $(VENV)/.embedded requirements/stacks.txt
-	$(PYTHON) -m venv $(STACKS)
-	$(VENV)/bin/python $(SITE) > "$$($(STACKS)/bin/python $(SITE))/embedded.pth"
-	$(STACKS)/bin/python -m pip install --quiet $(INDEXES) -r requirements/stacks.txt
+$(STACKS): .venv-%/.installed: $(VENV)/.embedded requirements/%.txt
+	$(PYTHON) -m venv .venv-$*
+	$(VENV)/bin/python $(SITE) > "$$(.venv-$*/bin/python $(SITE))/embedded.pth"
+	.venv-$*/bin/python -m pip install --quiet $(INDEXES) -r requirements/$*.txt
 	@touch $@
 
-# TorchTitan in one of its own
-TITAN := .venv-torchtitan
-
-$(TITAN)/.installed: $(VENV)/.embedded requirements/torchtitan.txt
-	$(PYTHON) -m venv $(TITAN)
-	$(VENV)/bin/python $(SITE) > "$$($(TITAN)/bin/python $(SITE))/embedded.pth"
-	$(TITAN)/bin/python -m pip install --quiet $(INDEXES) -r requirements/torchtitan.txt
-	@touch $@
-
-stacks: $(STACKS)/.installed $(TITAN)/.installed
+stacks: $(STACKS)
 
 test-stacks: $(VENV)/.dev
 	-$(MAKE) stacks
@@ -207,4 +198,4 @@ wheel: $(VENV)/.dev
 	$(PIP) wheel --quiet --no-deps --wheel-dir dist $(INDEXES) .
 
 clean:
-	rm -rf $(VENV) $(NEMO) $(BRIDGE) $(BRIDGE_RECIPES) $(STACKS) dist site
+	rm -rf $(VENV) $(NEMO) $(BRIDGE) $(BRIDGE_RECIPES) $(dir $(STACKS)) dist site

@@ -47,15 +47,21 @@ class Row:
 
 
 def torchrun(e: Experiment) -> Iterator[str]:
-    """Yield torchrun's own arguments, for this node."""
-    yield f"--nproc-per-node={e.gpus_per_node}"
-    if e.nodes == 1:
+    """Return torchrun's own arguments, for this node."""
+    place = e.cluster.node_rank, e.cluster.master_addr, e.cluster.master_port
+    return ranks_of_node(e.gpus_per_node, e.nodes, *place)
+
+
+def ranks_of_node(ranks: int, nodes: int, node_rank: int, master_addr: str, master_port: int) -> Iterator[str]:
+    """Yield torchrun's own arguments for the `ranks` of one node of several; of one alone the place says nothing."""
+    yield f"--nproc-per-node={ranks}"
+    if nodes == 1:
         yield "--standalone"  # a free port of its own: two runs on one machine do not meet
         return
-    yield f"--nnodes={e.nodes}"
-    yield f"--node-rank={e.cluster.node_rank}"
-    yield f"--master-addr={e.cluster.master_addr}"
-    yield f"--master-port={e.cluster.master_port}"
+    yield f"--nnodes={nodes}"
+    yield f"--node-rank={node_rank}"
+    yield f"--master-addr={master_addr}"
+    yield f"--master-port={master_port}"
 
 
 def is_alone(e: Experiment) -> bool:

@@ -8,6 +8,7 @@ import platform
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -27,7 +28,7 @@ from launchers.plan import Plan
 from launchers.power import sampled
 from launchers.rank_modules import FOLDER
 from launchers.runner import Ending, execute
-from launchers.variables import START
+from launchers.variables import START, ranks_of_node
 from measure import power, trainings
 from measure.cases import Case, Scope, cases, too_large, visits
 from measure.parameters import parameters
@@ -56,13 +57,6 @@ class Nodes:
     own: int = 0
     address: str = ""
     port: int = 29500
-
-    def torchrun(self, ranks: int) -> tuple[str, ...]:
-        """Return torchrun's own arguments for so many ranks of this node."""
-        if self.count == 1:
-            return ("--standalone", f"--nproc-per-node={ranks}")
-        place = (f"--node-rank={self.own}", f"--master-addr={self.address}", f"--master-port={self.port}")
-        return (f"--nnodes={self.count}", f"--nproc-per-node={ranks}", *place)
 
 
 def refuse_busy(here: Devices) -> None:
@@ -181,12 +175,10 @@ def _run(scope: Scope, here: Devices, work: Mapping[str, Any], folder: Path, nod
 def _ranks(scope: Scope, here: Devices, folder: Path, nodes: Nodes, log: str) -> Ending:
     program = (str(FOLDER / "measure_ranks.py"), "--settings", TODO)
     env = {"OMP_NUM_THREADS": str(max(1, scope.cores // scope.node_ranks)), "OMP_WAIT_POLICY": "PASSIVE"}
-    argv = (sys.executable, "-u", str(START), *nodes.torchrun(scope.node_ranks), *program)
-    plan = Plan(argv=argv, files={}, env=env, log=log)
-    if nodes.own:  # power is of the first node
-        return execute(plan, folder, trainings.HANG_S, _show)
-    with sampled(folder, here.vendor):
-        return execute(plan, folder, trainings.HANG_S, _show)
+    torchrun = ranks_of_node(scope.node_ranks, nodes.count, nodes.own, nodes.address, nodes.port)
+    argv = (sys.executable, "-u", str(START), *torchrun, *program)
+    with nullcontext() if nodes.own else sampled(folder, here.vendor):  # power is of the first node
+        return execute(Plan(argv=argv, files={}, env=env, log=log), folder, trainings.HANG_S, _show)
 
 
 def _trainings(scope: Scope) -> tuple[list[tuple[str, ...]], str]:

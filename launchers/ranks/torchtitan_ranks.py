@@ -143,7 +143,6 @@ def register(s: Settings, samples: Samples, reporter: Reporter) -> None:
     from torch.nn.attention import SDPBackend
     from torchtitan.components.loss import build_cross_entropy_loss
     from torchtitan.components.lr_scheduler import LRSchedulersContainer
-    from torchtitan.components.metrics import MetricsProcessor
     from torchtitan.models.attention import ScaledDotProductAttentionWrapper
     from torchtitan.protocols.train_spec import TrainSpec, register_train_spec
 
@@ -157,6 +156,26 @@ def register(s: Settings, samples: Samples, reporter: Reporter) -> None:
                 module.set_force_sum_reduction_for_comms(True)  # gloo has no sum of multiples
         return model
 
+    spec = TrainSpec(
+        model_cls=torchtitan_model.model_class(s),
+        model_args={OURS: torchtitan_model.arguments(s)},
+        parallelize_fn=parallelized,
+        pipelining_fn=None,
+        build_optimizers_fn=lambda parts, config, dims: optimizers(parts, config),
+        build_lr_schedulers_fn=lambda made, *_: LRSchedulersContainer(made, lambda step: rate(s, step) / s.lr),
+        build_dataloader_fn=samples.build,
+        build_tokenizer_fn=None,
+        build_loss_fn=build_cross_entropy_loss,
+        build_metrics_processor_fn=processor(s, samples, reporter),
+    )
+    register_train_spec(OURS, spec)
+
+
+def processor(s: Settings, samples: Samples, reporter: Reporter) -> Any:
+    """Return TorchTitan's class that logs steps, which prints ours, too, and before the first what was built."""
+    import torchtitan_model
+    from torchtitan.components.metrics import MetricsProcessor
+
     class Processor(MetricsProcessor):  # type: ignore[misc]
         def log(self, step: int, loss: float, most: float, norm: float, extra_metrics: Any = None) -> None:
             if step == 1:
@@ -168,19 +187,7 @@ def register(s: Settings, samples: Samples, reporter: Reporter) -> None:
             reporter.step(step - 1, loss, norm, extra_metrics["lr"])
             super().log(step, loss, most, norm, extra_metrics=extra_metrics)
 
-    spec = TrainSpec(
-        model_cls=torchtitan_model.model_class(s),
-        model_args={OURS: torchtitan_model.arguments(s)},
-        parallelize_fn=parallelized,
-        pipelining_fn=None,
-        build_optimizers_fn=lambda parts, config, dims: optimizers(parts, config),
-        build_lr_schedulers_fn=lambda made, *_: LRSchedulersContainer(made, lambda step: rate(s, step) / s.lr),
-        build_dataloader_fn=samples.build,
-        build_tokenizer_fn=None,
-        build_loss_fn=build_cross_entropy_loss,
-        build_metrics_processor_fn=Processor,
-    )
-    register_train_spec(OURS, spec)
+    return Processor
 
 
 def optimizers(parts: list[Any], config: Any) -> Any:
