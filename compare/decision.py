@@ -197,7 +197,8 @@ def _launch(group: Group, wanted: Mapping[str, tuple[Any, ...] | None]) -> str:
     """Return the command that runs a group again, as far as its records say how it was run, with some settings as
     wanted: what the configuration has anyhow is left out."""
     run, count = group.runs[0], len(group.usable) or len(group.runs)
-    record, own = run.record, requested_of(run.record)
+    record = run.record
+    own = {**requested_of(record), **{name: one["asked"] for name, one in record.shrunk.items()}}
     chosen = {MODEL: value_of(run, MODEL), "platform": record.platform, "hardware": hardware_of(record)}
     chosen |= {"framework": record.framework, LAYOUT: own.get(LAYOUT), "data": own.get("data")}
     chosen |= {name: known[0] for name, known in wanted.items() if known and name in chosen}
@@ -206,9 +207,13 @@ def _launch(group: Group, wanted: Mapping[str, tuple[Any, ...] | None]) -> str:
         chosen[LAYOUT] = None
         wanted = {name: known for name, known in wanted.items() if rank_of(name) == "breaks"}
     chosen = {name: value if value in choices(name) else None for name, value in chosen.items()}
-    words = [f"{MODEL}={chosen[MODEL] or UNKNOWN_MODEL}", *(f"{k}={v}" for k, v in chosen.items() if v and k != MODEL)]
     values = {**own, **{name: known[0] for name, known in wanted.items() if known and len(known) == 1}}
-    kinds = ("training", "optimizer", "precision", *(() if best or chosen[LAYOUT] else (LAYOUT,)))
+    corpora = _corpora(chosen["data"], values.pop("data_path", None))
+    chosen["data"] = None if corpora else chosen["data"]
+    values.pop("data", None)
+    words = [f"{MODEL}={chosen[MODEL] or UNKNOWN_MODEL}", *(f"{k}={v}" for k, v in chosen.items() if v and k != MODEL)]
+    words += corpora
+    kinds = ("model", "training", "optimizer", "precision", "data", *(() if best or chosen[LAYOUT] else (LAYOUT,)))
     if best or METHOD in wanted:
         by_recipe = {declared.key for declared in record.declared}
         values = {n: value for n, value in values.items() if rank_of(n) == "breaks" and n not in by_recipe}
@@ -223,6 +228,17 @@ def _launch(group: Group, wanted: Mapping[str, tuple[Any, ...] | None]) -> str:
     words += [f"repeat={count}"] if count > 1 else []
     ends = {"rehearsed": "rehearse=train", "planned": "dry_run=true --json"}
     return " ".join(filter(None, [program("launch"), *words, ends.get(record.provenance)]))
+
+
+def _corpora(data: Any, path: Any) -> list[str]:
+    """Return the word for the user's own corpora, by the path that a record has; none for those made for a run."""
+    members = path.split() if isinstance(path, str) else []
+    if data == "prefix" and members:
+        return [shlex.quote(f"data={path}")]
+    if data == "blend" and members:  # as in Megatron's --data-path: each one's weight, and its path
+        pairs = zip(members[1::2], members[::2], strict=False)
+        return [shlex.quote(f"data.blend={{{', '.join(f'{prefix}: {weight}' for prefix, weight in pairs)}}}")]
+    return []
 
 
 def _method_words(record: Record) -> Iterator[str]:
@@ -247,7 +263,8 @@ def _overrides(
             part, _, key = row.request.partition(".")
             set_ = (config.get(part) or {}).get(key, UNSET)  # a derived setting, or a size within a part, has no key
             if set_ is not UNSET and not same(meant(name, set_, values), meant(name, values[name], values)):
-                yield f"{row.request}={shlex.quote(json.dumps(values[name]).strip(chr(34)))}"
+                text = json.dumps(values[name])
+                yield f"{row.request}={shlex.quote(text if ',' in text else text.strip(chr(34)))}"
 
 
 def deciding(groups: Sequence[Group], figures: Mapping[str, Mapping[str, Quantity]]) -> tuple[Deciding, ...]:

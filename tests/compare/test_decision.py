@@ -265,6 +265,30 @@ def test_a_rerun_is_a_command_that_requests_what_is_wanted(tmp_path: Path) -> No
     assert {name for name in got if got[name] != wanted[name]} <= {*over, "lr_decay_iters", "num_micro_batches"}
 
 
+def test_a_rerun_names_the_users_corpora_their_tokenizer_and_sizes_of_its_model(tmp_path: Path) -> None:
+    kinds = {
+        "blend": ("0.7 /corpora/wiki 0.3 /corpora/code", "data.blend={/corpora/wiki: 0.7, /corpora/code: 0.3}"),
+        "prefix": ("/corpora/wiki", "data=/corpora/wiki"),
+    }
+    for kind, (path, word) in kinds.items():
+        over = {"data": kind, "data_path": path, "split": "90,10,0", "tokenizer_model": "/tok", "vocab_size": 32000}
+        sides = (vendor_run("amd", "mi300x", 1), vendor_run("nvidia", "h100", 1))
+        amd, nvidia = (replace(side, requested={**side.requested, **over}) for side in sides)
+        requests = {**amd.requested, "seq_length": 64, "lr": 1e-4}
+        amd = ran(replace(amd, requested=requests, shrunk={"seq_length": {"asked": 4096, "ran": 64}}), lr=1e-4)
+        save(tmp_path / kind, amd, nvidia)
+        for run in (amd, nvidia):
+            (tmp_path / kind / run.name / "experiment.yaml").write_text("model:\n  name: llama31_8b\n")
+        question = Question(baseline="NVIDIA H100 80GB HBM3")
+        steps = compare(find_runs([str(tmp_path / kind)]), question).reruns
+        step = next(one for one in steps if "MI300X" in one.group)
+        got = load_experiment(*shlex.split(step.command)[2:])
+        wanted = load_experiment("model=llama31_8b", "platform=amd", word)
+        assert (got.data.path, got.data.split, got.data.tokenizer) == (wanted.data.path, "90,10,0", "/tok")
+        assert (got.model.vocab_size, got.model.num_layers) == (32000, wanted.model.num_layers)
+        assert got.training.seq_length == 4096
+
+
 def test_what_cannot_be_accepted_is_refused() -> None:
     with pytest.raises(InputError, match="breaks, shifts, bookkeeping"):
         compared(A, B, accept={"shift": "x"})
