@@ -32,6 +32,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import tprimat_light
 from tprimat_after_import import FAULTS, after, around
 
 NAME = "torch.cuda"
@@ -48,6 +49,7 @@ def arm() -> None:
         return
     _state["armed"] = True
     _put_off_collection()
+    tprimat_light.install()
     hide_packages()
     after("torch")(_install)
 
@@ -668,7 +670,7 @@ HOLLOW: Mapping[str, tuple[str, ...]] = {
     # of Primus v26.5's, for kernels that a batch does not change
     "megatron.core.transformer.custom_layers.": ("triton",),
     "nemo.": ("modelopt", "datasets", "pandas"),
-    "nemo_run.": ("leptonai",),
+    "nemo_run.": ("leptonai", "networkx"),
     # v25.9 imports it whatever it trains
     "primus.": ("transformer_engine",),
     # examples/megatron/prepare.py, to download a corpus, where none is named
@@ -677,9 +679,9 @@ HOLLOW: Mapping[str, tuple[str, ...]] = {
     "torchmetrics.": ("scipy",),
 }
 """Modules that import at their top what only parts use that are not rehearsed."""
-UNUSED = ("leptonai", "modelopt", "datasets", "pandas", "nltk")
-"""Hollow where they are installed, too: the client of a cloud, quantisation, other data than Megatron's. Each would be
-half a second."""
+UNUSED = ("leptonai", "networkx", "modelopt", "datasets", "pandas", "nltk")
+"""Hollow where they are installed, too: the client of a cloud, the order of its jobs, quantisation, other data than
+Megatron's. Each would be half a second."""
 
 
 def hide_packages() -> None:
