@@ -14,7 +14,7 @@ from conf import fits
 from conf.errors import Problem, listed
 from conf.freeze import MOST, MOST_LAYERS
 from conf.schema import IDENTICAL, Model, Request
-from conf.shapes import Sizes, tensor_widths
+from conf.shapes import ENDS, Sizes, tensor_widths
 from conf.vendors import vendor_of
 from conf.vocabulary import follow, leaves, requested, vocabulary
 
@@ -98,14 +98,35 @@ def _groups(r: Request, s: Sizes) -> Iterator[Problem]:
 def _pipeline(r: Request, s: Sizes) -> Iterator[Problem]:
     layers, stages = r.model.num_layers, s.pp * s.vp
     if not fits.splits_layers(r, s):
-        virtual = f" × VP {s.vp}" if s.vp > 1 else ""
-        what = f"{r.model.name} has {layers} layers, which PP {s.pp}{virtual} does not divide"
-        valid = nearest(s.pp, [pp for pp in divisors(layers) if layers % (pp * s.vp) == 0])
+        virtual, counted = f" × VP {s.vp}" if s.vp > 1 else "", layers + s.first + s.last
+        ends = " and ".join(name for name, count in zip(_ENDS, (s.first, s.last), strict=True) if count)
+        has = f"{layers} layers" + (f", with {ends} {counted}" if ends else "")
+        what = f"{r.model.name} has {has}, which PP {s.pp}{virtual} does not divide"
+        valid = nearest(s.pp, [pp for pp in divisors(counted) if counted % (pp * s.vp) == 0])
         key = "layout.pipeline_model_parallel_size"
-        yield Problem(key, f"{what} ({layers} / {stages} = {layers / stages:g})", allowed=listed(valid))
+        yield Problem(
+            key, f"{what} ({counted} / {stages} = {counted / stages:g})", allowed=listed(valid), hint=_uneven(r, s)
+        )
+    elif not fits.fills_ends(r, s):
+        key = f"layout.{ENDS[0] if s.first else ENDS[1]}"
+        what = f"the first or the last of {stages} chunks of {r.model.name}'s {layers} layers would have none"
+        yield wrong(r, key, "there is one stage" if s.pp == 1 else what, "false", f"{key}=null, or another PP")
     if not fits.has_stages(r, s):
         key = "layout.virtual_pipeline_model_parallel_size"
         yield wrong(r, key, "virtual stages need PP above 1", hint=f"{key}=null, or PP above 1")
+
+
+def _uneven(r: Request, s: Sizes) -> str:
+    """Return with which ends counted as layers the stages divide; nothing where they do not."""
+    for ends in (ENDS, ENDS[1:]):
+        counted = s._replace(first=len(ends) - 1, last=1)
+        if s.pp > 1 and fits.splits_layers(r, counted) and fits.fills_ends(r, counted):
+            total = r.model.num_layers + len(ends)
+            return f"{' '.join(f'layout.{name}=true' for name in ends)}, which makes {total} of them"
+    return ""
+
+
+_ENDS = ("the embedding", "the loss")
 
 
 def _sequence(r: Request, s: Sizes) -> Iterator[Problem]:

@@ -42,8 +42,15 @@ def splits_widths(r: Any, s: Any) -> Any:
 
 
 def splits_layers(r: Any, s: Any) -> Any:
-    """Return whether all chunks have as many layers; a recipe brings the shares of its stages with it."""
-    return (r.method == BEST) | (r.model.num_layers % (s.pp * s.vp) == 0)
+    """Return whether all chunks have as many layers, with embedding and loss where they count as one; a recipe brings
+    the shares of its stages with it."""
+    return (r.method == BEST) | ((r.model.num_layers + s.first + s.last) % (s.pp * s.vp) == 0)
+
+
+def fills_ends(r: Any, s: Any) -> Any:
+    """Return whether the first and the last chunk have a layer beside what counts as one."""
+    counted = s.first + s.last
+    return (r.method == BEST) | (counted == 0) | ((s.pp > 1) & (r.model.num_layers + counted >= 2 * s.pp * s.vp))
 
 
 def has_stages(r: Any, s: Any) -> Any:
@@ -97,7 +104,7 @@ def gathers_equal(r: Any, s: Any) -> Any:
 
 
 CONDITIONS = (
-    *(splits_world, splits_widths, splits_layers, has_stages, splits_sequence, has_tensor_ranks),
+    *(splits_world, splits_widths, splits_layers, fills_ends, has_stages, splits_sequence, has_tensor_ranks),
     *(splits_experts, splits_world_by_experts, routes_apart, splits_biases, gathers_equal),
 )
 OF_THE_BATCH = (splits_batch, fills_stages)

@@ -79,17 +79,10 @@ class Recipe:
         return (_of(parts, "t", "decoder"), _of(parts, "m", "mtp")) if parts else None
 
     def chunks(self, layers: int, count: int) -> tuple[int, ...] | None:
-        """Return the layers of each of `count` chunks of the pipeline where the recipe deals them out unevenly: by its
-        layout, or with the embedding or the loss counted as a layer (core/transformer/transformer_block.py)."""
-        if layout := self.layout():
-            return tuple(_of(chunk, "t", "decoder") for chunk in layout)
-        first, last = (bool(self.stated(f"account_for_{end}_in_pipeline_split")) for end in ("embedding", "loss"))
-        if not (first or last) or (layers + first + last) % count:
-            return None
-        each = [(layers + first + last) // count] * count
-        each[0] -= first
-        each[-1] -= last
-        return tuple(each)
+        """Return the layers of each of `count` chunks of the pipeline by the recipe's own layout of it; None where it
+        has none, or one of another model."""
+        each = tuple(_of(chunk, "t", "decoder") for chunk in self.layout() or ())
+        return each if each and (len(each), sum(each)) == (count, layers) else None
 
     def __str__(self) -> str:
         count = "any number of" if self.gpus is None else f"{self.gpus} ×"

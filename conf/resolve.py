@@ -13,7 +13,7 @@ from conf.errors import ConfigError, Problem
 from conf.facts import LayoutRow, find_row, no_row
 from conf.recipes import GLOBAL_BATCH, MICRO_BATCH, OF_THE_WORK, Case, Recipe, find_recipe, no_recipe
 from conf.schema import BEST, IDENTICAL, Common, LayoutChoice, Request
-from conf.shapes import Sizes
+from conf.shapes import ENDS, Sizes
 from conf.vocabulary import follow, short_names
 
 
@@ -28,6 +28,8 @@ class Layout:
     context_parallel_size: int
     expert_model_parallel_size: int
     sequence_parallel: bool
+    account_for_embedding_in_pipeline_split: bool
+    account_for_loss_in_pipeline_split: bool
     data_parallel_size: int
     num_micro_batches: int
     world_size: int
@@ -41,7 +43,8 @@ class Layout:
     def __str__(self) -> str:
         sizes = ((short, getattr(self, name) or 1) for name, short in short_names().items())
         shown = [f"{short}{size}" for short, size in sizes if size > 1 or short == "DP"]
-        return " ".join(shown) + (" SP" if self.sequence_parallel else "")
+        more = {"SP": self.sequence_parallel, "uneven": any(getattr(self, name) for name in ENDS)}
+        return " ".join((*shown, *(word for word, applies in more.items() if applies)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +79,7 @@ class Experiment(Common):
         sizes = Sizes.of(self.layout)
         if self.recipe is None:
             return sizes
-        layers, count = self.model.num_layers, sizes.pp * sizes.vp
-        chunks = self.recipe.chunks(layers, count)
-        if chunks and (len(chunks), sum(chunks)) != (count, layers):  # of another model or layout than the recipe's
-            chunks = None
+        chunks = self.recipe.chunks(self.model.num_layers, sizes.pp * sizes.vp)
         return sizes._replace(etp=self.recipe.stated("expert_tensor_parallel_size"), chunks=chunks)
 
 
@@ -108,7 +108,7 @@ def _with_recipe(request: Request, reasons: tuple[str, ...]) -> Experiment:
     recipe = find_recipe(case, request.recipe)
     if recipe is None:
         raise ConfigError(no_recipe(case, request.recipe), *problems(_filled_in(request, None), layout=False))
-    r = _filled_in(_with_values(request, recipe.experiment), None)
+    r = _filled_in(_with_values(request, _layout_of(recipe)), None)
     own_batch, own_micro = recipe.experiment[GLOBAL_BATCH], recipe.experiment[MICRO_BATCH]
     if request.batch == "vendor":
         r = replace(r, training=replace(r.training, global_batch_size=own_batch))
@@ -128,6 +128,11 @@ def _with_recipe(request: Request, reasons: tuple[str, ...]) -> Experiment:
         why.append(f"global batch {batch}, the recipe's {own_batch}: the same on both sides, or batch=vendor")
     e = _made(r, recipe.source, (*reasons, *_reasons(request, r, None), *why))
     return replace(e, recipe=recipe, declared=(*_by_recipe(request, r, recipe), *e.declared))
+
+
+def _layout_of(recipe: Recipe) -> Mapping[str, Any]:
+    """Return what a recipe decides (GROUP.NAME → value), with whether its stages count embedding and loss as layers."""
+    return {**recipe.experiment, **{f"layout.{name}": bool(recipe.stated(name)) for name in ENDS}}
 
 
 def _with_values(request: Request, values: Mapping[str, Any]) -> Request:
@@ -211,7 +216,8 @@ def _made(r: Request, source: str | None, reasons: tuple[str, ...]) -> Experimen
 
 def _filled_in(r: Request, row: LayoutRow | None) -> Request:
     """Return `r` with what was None in layout, training, optimizer and data; what the user set stays."""
-    layout = _filled(r.layout, row, {f"{name}_parallel_size": 1 for name in _DIRECTIONS})
+    none = {f"{name}_parallel_size": 1 for name in _DIRECTIONS} | dict.fromkeys(ENDS, False)
+    layout = _filled(r.layout, row, none)
     if layout.sequence_parallel is None:
         layout = replace(layout, sequence_parallel=layout.tensor_model_parallel_size > 1)
     training = _filled(r.training, row, _TRAINING_DEFAULTS)

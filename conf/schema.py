@@ -214,7 +214,9 @@ class FrameworkChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutChoice:
-    """A layout by name or by sizes. `table` names the rows of conf/tables/layouts.csv that fill what is None."""
+    """A layout by name or by sizes. `table` names the rows of conf/tables/layouts.csv that fill what is None.
+    account_for_*: the embedding, or the loss, counts as a layer when layers are shared out: the first, or the last,
+    chunk has one fewer."""
 
     name: str
     table: Literal["identical"] | None
@@ -224,6 +226,8 @@ class LayoutChoice:
     context_parallel_size: int | None
     expert_model_parallel_size: int | None
     sequence_parallel: bool | None
+    account_for_embedding_in_pipeline_split: bool | None
+    account_for_loss_in_pipeline_split: bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,8 @@ from conf.schema import MLA, Model, MoE
 
 Shape = tuple[int, ...]
 EMBEDDING = "embedding.word_embeddings.weight"
+ENDS = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
+"""Of a layout: whether what the first and the last stage have beside layers counts as one."""
 OTHER_NAMES = {
     "self_attention.linear_qkv.layer_norm_weight": "input_layernorm.weight",
     "self_attention.linear_q_up_proj.layer_norm_weight": "self_attention.q_layernorm.weight",
@@ -44,7 +46,8 @@ class Role(NamedTuple):
 
 class Sizes(NamedTuple):
     """The sizes of a layout, in ranks; of virtual stages (vp), chunks of layers, dealt in turn. etp: over how many
-    ranks experts are cut, None as tp. chunks: the layers of each chunk where they are not all of one size."""
+    ranks experts are cut, None as tp. first, last: as how many layers embedding and loss count, by which the first and
+    the last chunk are shorter. chunks: the layers of each chunk where those of the model are shared out otherwise."""
 
     tp: int = 1
     pp: int = 1
@@ -52,6 +55,8 @@ class Sizes(NamedTuple):
     vp: int = 1
     cp: int = 1
     etp: int | None = None
+    first: int = 0
+    last: int = 0
     chunks: tuple[int, ...] | None = None
 
     @property
@@ -60,15 +65,23 @@ class Sizes(NamedTuple):
 
     def first_layers(self, model: Model) -> list[int]:
         """Return the number of the first layer of each chunk, and behind them that of all layers."""
+        return [0, *accumulate(self.chunks or self._shared_out(model.num_layers))]
+
+    def _shared_out(self, layers: int) -> list[int]:
+        """Return the layers of each chunk (core/transformer/transformer_block.py, get_num_layers_to_build)."""
         count = self.pp * self.vp
-        return [0, *accumulate(self.chunks or (model.num_layers // count,) * count)]
+        each = [(layers + self.first + self.last) // count] * count
+        each[0] -= self.first
+        each[-1] -= self.last
+        return each
 
     @classmethod
     def of(cls, layout: Any) -> Sizes:
         """Return the sizes of a Layout or LayoutChoice; what is None is 1."""
         names = ("tensor_model", "pipeline_model", "expert_model", "virtual_pipeline_model", "context")
         tp, pp, ep, vp, cp = (getattr(layout, f"{name}_parallel_size") or 1 for name in names)
-        return cls(tp, pp, ep, vp, cp)
+        first, last = (int(getattr(layout, name) or 0) for name in ENDS)
+        return cls(tp, pp, ep, vp, cp, first=first, last=last)
 
 
 class Place(NamedTuple):
@@ -234,7 +247,7 @@ def _check_divides(model: Model, sizes: Sizes) -> None:
     experts = model.moe.num_experts if model.moe else 1
     checked += [("num_experts", experts, ep)]
     if sizes.chunks is None:
-        checked += [("num_layers", model.num_layers, pp * vp)]
+        checked += [("num_layers", model.num_layers + sizes.first + sizes.last, pp * vp)]
     elif (len(sizes.chunks), sum(sizes.chunks)) != (pp * vp, model.num_layers):
         raise ValueError(f"{model.num_layers} layers in {pp * vp} chunks are not {sizes.chunks}")
     broken = [f"{name} {n} / {size}" for name, n, size in checked if size < 1 or n % size]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import isnan
+from math import isnan, nan
 
 from conf.errors import ConfigError, Problem, listed
 from conf.resolve import Experiment
@@ -79,6 +79,7 @@ def _fp32_gradients(e: Experiment) -> bool:
 def _layout(e: Experiment) -> dict[str, Column]:
     names = ("tensor_model", "pipeline_model", "virtual_pipeline_model", "context", "expert_model", "data")
     sizes: dict[str, Column] = {f"{n}_parallel_size": getattr(e.layout, f"{n}_parallel_size") or 1 for n in names}
+    sizes["embedding_counts"] = e.sizes().first if e.recipe is None else nan  # a recipe may have a layout of its own
     split = {"expert_tensor_parallel_size": e.sizes().expert_tp, "sequence_parallel": float(e.layout.sequence_parallel)}
     return {**sizes, **split}
 

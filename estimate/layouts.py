@@ -17,7 +17,7 @@ from conf.check import divisors, problems, tensor_sizes
 from conf.errors import ConfigError, Problem, listed
 from conf.resolve import Experiment, resolve
 from conf.schema import IDENTICAL, Request
-from conf.shapes import Sizes
+from conf.shapes import ENDS, Sizes
 
 Integers: TypeAlias = NDArray[np.int64]
 RECOMPUTED: tuple[Mapping[str, Any], ...] = (
@@ -26,7 +26,7 @@ RECOMPUTED: tuple[Mapping[str, Any], ...] = (
     {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
 )
 """Choices of recomputation: nothing, the core of the attention, every layer."""
-_SIZES = ("tp", "pp", "vp", "cp", "ep", "sp")
+_SIZES = ("tp", "pp", "vp", "cp", "ep", "first", "last")
 _FIELDS = {
     "tp": "tensor_model_parallel_size",
     "pp": "pipeline_model_parallel_size",
@@ -34,14 +34,17 @@ _FIELDS = {
     "cp": "context_parallel_size",
     "ep": "expert_model_parallel_size",
     "sp": "sequence_parallel",
+    **dict(zip(("first", "last"), ENDS, strict=True)),
 }
+_SWITCHES = ("sp", "first", "last")
 _EXPLICIT = "explicit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layouts:
-    """n layouts, each field of shape (n,): sizes in ranks, sp 0 or 1, the micro-batch in samples, recompute by its
-    place in RECOMPUTED. They are of one request, without null but in what they replace."""
+    """n layouts, each field of shape (n,): sizes in ranks, sp 0 or 1, first and last: as how many layers embedding and
+    loss count, the micro-batch in samples, recompute by its place in RECOMPUTED. They are of one request, without null
+    but in what they replace."""
 
     request: Request
     tp: Integers
@@ -50,6 +53,8 @@ class Layouts:
     cp: Integers
     ep: Integers
     sp: Integers
+    first: Integers
+    last: Integers
     micro_batch_size: Integers
     recompute: Integers
 
@@ -65,7 +70,7 @@ class Layouts:
         """Return the request of one layout, by explicit sizes, as a user would type it."""
         sizes: dict[str, Any] = {field: int(getattr(self, name)[index]) for name, field in _FIELDS.items()}
         sizes |= {_FIELDS["vp"]: sizes[_FIELDS["vp"]] if sizes[_FIELDS["vp"]] > 1 else None}
-        sizes |= {_FIELDS["sp"]: bool(sizes[_FIELDS["sp"]])}
+        sizes |= {_FIELDS[name]: bool(sizes[_FIELDS[name]]) for name in _SWITCHES}
         layout = replace(self.request.layout, name=_EXPLICIT, table=None, **sizes)
         training = {"micro_batch_size": int(self.micro_batch_size[index]), **RECOMPUTED[self.recompute[index]]}
         return replace(self.request, layout=layout, training=replace(self.request.training, **training))
@@ -86,8 +91,8 @@ def layouts_of(request: Request) -> Layouts:
     first = _product({name: _values(request, name, fixed[name]) for name in ("tp", "pp", "cp")})
     first = _kept(first, fits.splits_world(request, _sizes(first)))
     rest = _product({name: _values(request, name, fixed[name]) for name in ("vp", "ep", "sp")})
-    columns = _crossed(first, rest)
-    columns = _kept(columns, _all(fits.CONDITIONS, request, columns))
+    columns = _crossed(_crossed(first, rest), _ends(fixed["first"], fixed["last"]))
+    columns = _kept(columns, _all(fits.CONDITIONS, request, columns) & _needed(request, fixed, columns))
     batch, micro = request.training.global_batch_size, request.training.micro_batch_size
     columns = _crossed(columns, {"micro_batch_size": np.array([micro] if micro else divisors(batch))})
     columns = _kept(columns, _all(fits.OF_THE_BATCH, request, columns))
@@ -100,6 +105,7 @@ def layouts_of(request: Request) -> Layouts:
 def command(e: Experiment) -> tuple[str, ...]:
     """Return the overrides that give an experiment its layout: behind `tprimat launch` and what was requested."""
     layout = {field: getattr(e.layout, field) for name, field in _FIELDS.items() if name != "ep" or e.model.moe}
+    layout = {field: size for field, size in layout.items() if size or field not in ENDS}
     layout = {field: str(size).lower() for field, size in layout.items() if size is not None}
     training = {name: getattr(e.training, name) for name in ("micro_batch_size", *RECOMPUTED[0], *_OVERLAP)}
     training |= {"recompute_granularity": e.training.recompute_granularity or "none"}
@@ -140,12 +146,32 @@ def _values(request: Request, name: str, fixed: Any) -> Sequence[int]:
     model, world = request.model, request.world_size
     return {
         "tp": lambda: tensor_sizes(model),
-        "pp": lambda: divisors(model.num_layers),
-        "vp": lambda: divisors(model.num_layers),
+        "pp": lambda: _stages(request),
+        "vp": lambda: _stages(request),
         "cp": lambda: divisors(world),
         "ep": lambda: divisors(model.moe.num_experts if model.moe else 1),
         "sp": lambda: [0, 1],
     }[name]()
+
+
+def _stages(request: Request) -> list[int]:
+    """Return what divides the layers, with the embedding and the loss as layers or without."""
+    return sorted({n for more in range(len(ENDS) + 1) for n in divisors(request.model.num_layers + more)})
+
+
+def _ends(first: bool | None, last: bool | None) -> dict[str, Integers]:
+    """Return as how many layers embedding and loss may count, side by side: what is None is open, but the embedding
+    alone, which is the lighter of the two, counts only where that was typed."""
+    pairs = [(0, 0), (0, 1), (1, 1)] if first is None else [(int(first), 0), (int(first), 1)]
+    pairs = [(a, b) for a, b in pairs if last is None or b == last]
+    return {"first": np.array([a for a, _ in pairs]), "last": np.array([b for _, b in pairs])}
+
+
+def _needed(request: Request, fixed: Mapping[str, Any], columns: Mapping[str, Integers]) -> Any:
+    """Return where the stages divide the layers by nothing less than what counts as one, or where that was typed."""
+    plain = request.model.num_layers % (columns["pp"] * columns["vp"]) == 0
+    typed = (bool(fixed["first"]) & (columns["first"] > 0)) | (bool(fixed["last"]) & (columns["last"] > 0))
+    return typed | ~plain | (columns["first"] + columns["last"] == 0)
 
 
 def _recomputations(request: Request) -> list[int]:
@@ -181,8 +207,7 @@ def _kept(columns: Mapping[str, Integers], mask: Any) -> dict[str, Integers]:
 
 
 def _sizes(columns: Mapping[str, Any]) -> Any:
-    names = [name for name in _SIZES if name != "sp"]
-    return Sizes(**{name: columns.get(name, 1) for name in names})
+    return Sizes(**{name: columns[name] for name in _SIZES if name in columns})
 
 
 def _all(conditions: Sequence[Any], request: Request, columns: Mapping[str, Any]) -> Any:

@@ -60,12 +60,10 @@ def layers_of_chunk(jobs: Jobs) -> Numbers:
 
 
 def layers_on(jobs: Jobs, stage: Numbers) -> Layers:
-    """Return the layers of pipeline stages, those for multi-token prediction in the last. Where they do not divide, two
-    missing layers are one less in the first and one less in the last chunk, as Megatron has it with embedding and loss
-    counted as a layer each (core/transformer/transformer_block.py), any other number is missing in the last chunk."""
+    """Return the layers of pipeline stages, those for multi-token prediction in the last. Where they do not divide,
+    what is missing in the first chunk is as short_ends says, and all else is missing in the last."""
     each, pp = layers_of_chunk(jobs), jobs.pipeline_model_parallel_size
-    missing = each * pp * _virtual(jobs) - jobs.num_layers
-    of_first = np.where((missing == 2) & (pp > 1), 1, 0)
+    of_first, _ = short_ends(jobs)
 
     def among(count: Numbers) -> Numbers:
         padded = count + of_first * (count > 0)
@@ -77,6 +75,18 @@ def layers_on(jobs: Jobs, stage: Numbers) -> Layers:
     routed = among(jobs.num_layers) - dense
     mtp = (stage == pp - 1) * jobs.mtp_num_layers
     return Layers(dense + mtp * (jobs.num_experts == 0), routed + mtp * (jobs.num_experts > 0), mtp)
+
+
+def short_ends(jobs: Jobs) -> tuple[Numbers, Numbers]:
+    """Return by how many layers the first and the last chunk are shorter than the others, 0 or 1, as Megatron has it
+    with embedding and loss counted as a layer each (core/transformer/transformer_block.py). Where nobody states whether
+    the embedding counts, it does where two are missing, and the loss where one is; of more than two it is unknown."""
+    missing = layers_of_chunk(jobs) * jobs.pipeline_model_parallel_size * _virtual(jobs) - jobs.num_layers
+    several = jobs.pipeline_model_parallel_size > 1
+    derived = (missing == 2) & several
+    first = np.where(np.isnan(jobs.embedding_counts), derived, (jobs.embedding_counts > 0) & (missing > 0) & several)
+    last = (missing - first == 1) & several
+    return first.astype(float), last.astype(float)
 
 
 def matrices(jobs: Jobs) -> Matrices:

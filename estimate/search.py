@@ -165,6 +165,7 @@ def jobs_of_layouts(layouts: Layouts) -> Jobs:
         "expert_model_parallel_size": layouts.ep,
         "data_parallel_size": layouts.dp,
         "sequence_parallel": layouts.sp,
+        "embedding_counts": layouts.first,
         "micro_batch_size": layouts.micro_batch_size,
         "again_core_attn": layouts.recompute == _SELECTIVE,
         "recompute_layers": layouts.recompute == _FULL,

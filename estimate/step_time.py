@@ -20,6 +20,7 @@ from conf.facts import hardware
 from estimate.cells import spellings
 from estimate.fitted import Parameters
 from estimate.jobs import Jobs, Numbers
+from estimate.parameters import short_ends
 
 CHUNK = 8192  # jobs whose arrays stay in a core's cache
 BF16 = 2  # bytes
@@ -568,16 +569,17 @@ def _of_layer(m: _Maker, layer: _Layer) -> _Micro:
 
 def _pipeline(j: Jobs, stage: Numbers, layers: Numbers, head: Numbers) -> tuple[Numbers, Numbers]:
     """Return the seconds of a micro-batch on the mean and on the longest stage. layers: all of one micro-batch, head:
-    the output layer. Where embedding and loss count as layers the last stage has one fewer (Llama 3, 3.3.2); where
-    nothing divides evenly the layers were dealt out by hand, so that none is longer than it must be."""
+    the output layer. Where embedding and loss count as layers the first and the last stage have one fewer (Llama 3,
+    3.3.2); where more is missing the layers were dealt out by hand, so that none is longer than it must be."""
     pp, count = j.pipeline_model_parallel_size, j.num_layers
-    chunks = pp * j.virtual_pipeline_model_parallel_size
     each = layers / np.maximum(count, 1)
     mean = stage + head / pp
-    even = layers / pp + head
-    counted = np.maximum((count + 2) / pp * each, ((count + 2) / pp - 1) * each + head)
+    first, last = short_ends(j)
+    full = np.ceil(count / (pp * j.virtual_pipeline_model_parallel_size)) * j.virtual_pipeline_model_parallel_size
+    whole = np.where(pp > first + last, full, full - 1)  # of two stages that are both short none is whole
+    dealt = np.maximum(whole * each, (full - last) * each + head)
     by_hand = np.maximum(np.ceil(count / pp) * each, mean)
-    longest = np.where((count + 2) % chunks == 0, counted, np.where(count % chunks == 0, even, by_hand))
+    longest = np.where(full * pp - count <= first + last, dealt, by_hand)
     return mean, np.where(pp > 1, np.maximum(longest, mean), mean)
 
 

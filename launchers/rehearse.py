@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from conf.errors import ConfigError, Problem
 from conf.resolve import Experiment, Layout
 from conf.schema import MLA, Model, MoE, Optimizer, Training
-from conf.shapes import RankParameters, Sizes, per_stage
+from conf.shapes import ENDS, RankParameters, Sizes, per_stage
 from conf.vocabulary import follow, leaves, read_yaml, requested, short_names, vocabulary
 from launchers.attribute_settings import options
 from launchers.frameworks import framework_of
@@ -196,12 +196,14 @@ def toy(e: Experiment) -> Experiment:
     """Return `e` shrunk to 1 to 4 processes of one node, 8 to 20 steps: sizes as small as they can be, and as requested
     what decides a comparison: optimizer, the schedule's shape, which sizes of the layout are above 1, the order of
     batch sizes, kinds of layer, RoPE, epsilon, ties, biases, gates, the ratio of heads to KV groups, data, seeds,
-    recompute, overlap. The model is one in every layout, so that layouts are compared."""
+    recompute, overlap. The model is one in every layout, so that layouts are compared; but where embedding or loss
+    count as a layer it has as many as its stages then divide."""
     layout, steps = _layout(e), _steps(e)
     batch = min(BATCH, 1 << (e.training.global_batch_size.bit_length() - 1))
     micro = _micro_batch(e, batch // layout.data_parallel_size)
     layout = replace(layout, num_micro_batches=batch // (micro * layout.data_parallel_size))
-    model, sizes = _model(e), Sizes.of(layout)
+    sizes = Sizes.of(layout)
+    model = _model(e, _layers(e.model.num_layers, sizes))
     training = replace(
         _at_most(e.training, seq_length=SEQ_LENGTH, recompute_num_layers=model.num_layers // (sizes.pp * sizes.vp)),
         global_batch_size=batch,
@@ -244,6 +246,7 @@ def _layout(e: Experiment) -> Layout:
         expert_model_parallel_size=min(full.ep, 2),
         sequence_parallel=e.layout.sequence_parallel and tp > 1,
         world_size=2 ** len(sizes),
+        **{name: getattr(e.layout, name) and stages > 1 for name in ENDS},
     )
 
 
@@ -276,10 +279,18 @@ def _optimizer(e: Experiment, steps: int) -> Optimizer:
     )
 
 
-def _model(e: Experiment) -> Model:
+def _layers(full: int, sizes: Sizes) -> int:
+    """Return how many layers of `full` a toy has; with embedding or loss among them, each chunk one and more."""
+    counted, chunks = sizes.first + sizes.last, sizes.pp * sizes.vp
+    if not counted:
+        return _even(full, LAYERS)
+    least = 2 * chunks - counted
+    return least + chunks if least < LAYERS and least + chunks <= full else least
+
+
+def _model(e: Experiment, layers: int) -> Model:
     m, corpus = e.model, e.data.given
     groups = _even(m.num_query_groups, 4 if m.num_query_groups == m.num_attention_heads else 2)
-    layers = _even(m.num_layers, LAYERS)
     low_rank = {"q_lora_rank": 2 * LOW_RANK, "kv_lora_rank": LOW_RANK}
     widths = {"qk_head_dim": 2 * HEAD, "qk_pos_emb_head_dim": HEAD, "v_head_dim": 2 * HEAD}
     m = replace(

@@ -231,14 +231,7 @@ def test_a_file_that_does_not_fit_is_named(folder: Path) -> None:
         ({"a.pipeline_model_parallel_layout": "Et*2|(t*3|)*2tmL"}, 9, 4, (2, 3, 3, 1)),
         ({"pipeline_model_parallel_layout": "Et*5|t*6|t*5,L"}, 16, 3, (5, 6, 5)),
         ({"pipeline_model_parallel_layout": [["embedding", "decoder"], ["decoder", "mtp", "loss"]]}, 2, 2, (1, 1)),
-        (
-            {"a.account_for_embedding_in_pipeline_split": True, "a.account_for_loss_in_pipeline_split": True},
-            6,
-            4,
-            (1, 2, 2, 1),
-        ),
-        ({"a.account_for_loss_in_pipeline_split": True}, 7, 4, (2, 2, 2, 1)),
-        ({"a.account_for_loss_in_pipeline_split": True}, 8, 4, None),
+        ({"a.pipeline_model_parallel_layout": "Et*2|(t*3|)*2tmL"}, 4, 4, None),
         ({}, 8, 4, None),
     ],
 )

@@ -4,7 +4,7 @@ published totals; and by hand. That Megatron-Core builds these, the rehearsals s
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product, starmap
+from itertools import pairwise, product, starmap
 from math import prod
 
 import pytest
@@ -126,6 +126,25 @@ def test_norms_that_transformer_engine_keeps_in_a_matrix_have_their_usual_name()
     for usual, other in fused.items():
         assert usual_name(f"decoder.layers.2.{other}_weight") == f"decoder.layers.2.{usual}.weight"
     assert all(usual_name(name) == name for name in ours)
+
+
+@pytest.mark.parametrize(
+    ("layers", "sizes", "chunks"),
+    [
+        (126, Sizes(pp=16, first=1, last=1), (7, *(8,) * 14, 7)),
+        (6, Sizes(pp=2, vp=2, first=1, last=1), (1, 2, 2, 1)),
+        (7, Sizes(pp=4, last=1), (2, 2, 2, 1)),
+        (7, Sizes(pp=4, first=1), (1, 2, 2, 2)),
+        (8, Sizes(pp=4), (2, 2, 2, 2)),
+    ],
+)
+def test_embedding_and_loss_are_a_layer_each_where_they_count(
+    layers: int, sizes: Sizes, chunks: tuple[int, ...]
+) -> None:
+    model = replace(load("llama_tiny"), num_layers=layers)
+    first = sizes.first_layers(model)
+    assert tuple(b - a for a, b in pairwise(first)) == chunks
+    assert sum(rank.total for rank in per_stage(model, sizes)) == per_stage(model, Sizes())[0].total
 
 
 def test_uneven_stages_hold_the_model_once_and_experts_are_cut_by_themselves() -> None:

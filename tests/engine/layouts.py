@@ -9,6 +9,7 @@ TP2: Changes = {"tensor_model_parallel_size": 2}
 TP2_SP: Changes = {**TP2, "sequence_parallel": True}
 PP2: Changes = {"pipeline_model_parallel_size": 2}
 VP2: Changes = {**PP2, "virtual_pipeline_model_parallel_size": 2}
+EMBEDDING, LOSS = "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"
 DP2: Changes = {"data_parallel_size": 2}
 CP2: Changes = {"context_parallel_size": 2}
 SHARDED: Changes = {"use_distributed_optimizer": True}
@@ -80,12 +81,19 @@ VARIANTS = {
 }
 """Models, each with the layouts that cut what is special in it."""
 
+UNEVEN = {
+    "PP2+loss": ({"num_layers": 3}, {**PP2, LOSS: True}),
+    "PP2+embedding": ({"num_layers": 3}, {**PP2, EMBEDDING: True}),
+    "PP2xVP2+both": ({"num_layers": 6}, {**VP2, EMBEDDING: True, LOSS: True}),
+}
+"""Models whose layers the stages divide where embedding or loss count as one."""
+
 ALWAYS = ("TP2", "TP2+SP", "PP2", "PP2xVP2", "DP2", "DP2+sharded", "DP2+overlapped", "CP2", "TP2xPP2")
 """These are the layouts that `make test` tries; the rest is slow and `make test-layouts` tries it."""
 
 _SINGLE: list[Changes] = [
     *({**EXPERTS}, {**EXPERTS, **BFLOAT16}, BFLOAT16, DROPOUT, {**DROPOUT, **RECOMPUTE}, {**RECOMPUTE, **SHORT}),
-    *(base for base, _ in VARIANTS.values()),
+    *(base for base, _ in (*VARIANTS.values(), UNEVEN["PP2+loss"], UNEVEN["PP2xVP2+both"])),
 ]
 _QUICK: list[Changes] = [
     *(DENSE[name] for name in ALWAYS if name != "TP2+SP"),
@@ -94,6 +102,7 @@ _QUICK: list[Changes] = [
     {**EXPERTS, **MIXTURE["EP2"]},
     {**DEEPSEEK_LIKE, **EP2},
     {**LLAMA_LIKE, **VP2},
+    *({**base, **layout} for base, layout in UNEVEN.values()),
 ]
 _SLOW: list[Changes] = [
     *(DENSE[name] for name in DENSE if name not in ALWAYS),

@@ -38,6 +38,12 @@ def test_fp32_layouts_equal_the_single_process(run: Callable[..., Any], layout: 
     assert reported(record_property, difference(run(**at.DENSE[layout]), run())) <= FP32
 
 
+@pytest.mark.parametrize("layout", at.UNEVEN)
+def test_stages_of_unequal_layers_equal_the_single_process(run: Callable[..., Any], layout: str) -> None:
+    base, uneven = at.UNEVEN[layout]
+    assert difference(run(**base, **uneven), run(**base)) <= FP32
+
+
 @pytest.mark.parametrize("layout", marked(at.MIXTURE, ("EP2",)))
 def test_layouts_of_experts_equal_the_single_process(
     run: Callable[..., Any], layout: str, record_property: Reported

@@ -13,9 +13,10 @@ from conf.compose import compose
 from conf.errors import ConfigError
 from conf.load import _request, load, settle
 from conf.schema import Request
+from conf.shapes import ENDS
 from estimate.layouts import Layouts, command, layouts_of
 
-SIZES = ("tp", "pp", "vp", "cp", "ep", "sp")
+SIZES = ("tp", "pp", "vp", "cp", "ep", "sp", "first", "last")
 TINY = ("layout=identical", "platform=nvidia", "framework=megatron", "gpus_per_node=8")
 
 
@@ -25,22 +26,28 @@ def request_of(*overrides: str) -> Request:
 
 
 def found(layouts: Layouts) -> set[tuple[int, ...]]:
-    columns = (*(getattr(layouts, name) for name in SIZES), layouts.micro_batch_size)
+    columns = (*(getattr(layouts, name) for name in SIZES[:6]), layouts.micro_batch_size, layouts.first, layouts.last)
     return {tuple(map(int, row)) for row in zip(*columns, strict=True)}
 
 
-@pytest.mark.parametrize("model", ["llama_tiny", "moe_tiny"])
-def test_every_small_layout_that_the_check_takes_is_among_them_and_no_other(model: str) -> None:
-    request = request_of(f"model={model}", *TINY, "training.global_batch_size=24")
+@pytest.mark.parametrize(
+    ("model", "layers"), [("llama_tiny", 4), ("llama_tiny", 6), ("llama_tiny", 5), ("moe_tiny", 4)]
+)
+def test_every_small_layout_that_the_check_takes_is_among_them_and_no_other(model: str, layers: int) -> None:
+    request = request_of(f"model={model}", f"model.num_layers={layers}", *TINY, "training.global_batch_size=24")
     layouts = layouts_of(replace(request, training=replace(request.training, recompute_granularity="none")))
     base = layouts.request_of(0)
     base = replace(base, optimizer=replace(base.optimizer, lr_decay_iters=base.training.train_iters))
     base = replace(base, training=replace(base.training, recompute_granularity=None))
-    small = ((1, 2, 3, 4), (1, 2, 3, 4), (1, 2, 3), (1, 2, 3), (1, 2, 4), (0, 1), (1, 2, 3))
+    small = ((1, 2, 3, 4), (1, 2, 3, 4), (1, 2, 3), (1, 2, 3), (1, 2, 4), (0, 1), (1, 2, 3), (0, 1), (0, 1))
     names = ("tensor_model", "pipeline_model", "virtual_pipeline_model", "context", "expert_model")
     valid = set()
     for sizes in product(*small):
+        chunks, (first, last) = sizes[1] * sizes[2], sizes[-2:]
+        if first > last or ((first or last) and base.model.num_layers % chunks == 0):
+            continue  # the embedding alone, or with nothing gained: only where they are typed
         of_layout: dict[str, Any] = {f"{name}_parallel_size": size for name, size in zip(names, sizes, strict=False)}
+        of_layout |= {name: bool(end) for name, end in zip(ENDS, (first, last), strict=True)}
         layout = replace(base.layout, sequence_parallel=bool(sizes[5]), **of_layout)
         training = replace(base.training, micro_batch_size=sizes[6])
         if not problems(replace(base, layout=layout, training=training)):
@@ -83,6 +90,16 @@ def test_sizes_that_were_typed_stay() -> None:
     assert {int(n) for n in layouts.tp} == {4}
     assert {int(n) for n in layouts.cp} == {2}
     assert {int(n) for n in layouts.micro_batch_size} == {2}
+
+
+def test_embedding_and_loss_that_were_typed_as_layers_stay() -> None:
+    first, last = (f"layout.{name}=true" for name in ENDS)
+    request = ("model=llama31_8b", "platform=nvidia", "nodes=8", "layout.pipeline_model_parallel_size=11")
+    layouts = layouts_of(request_of(*request, first, "nodes=11"))
+    assert {(int(a), int(b)) for a, b in zip(layouts.first, layouts.last, strict=True)} == {(1, 0)}
+    assert layouts.request_of(0).layout.account_for_embedding_in_pipeline_split is True
+    with pytest.raises(ConfigError, match="no layout of llama31_8b"):
+        layouts_of(request_of(*request, first, last, "nodes=11"))
 
 
 def test_without_a_valid_layout_it_says_what_was_searched() -> None:

@@ -26,12 +26,13 @@ DENSE, LATENT, EXPERTS = "llama31_70b", "deepseek_v3", "mixtral_8x7b"
 def test_parameters_are_those_of_the_model_that_is_built(name: str) -> None:
     model, checked = model_named(name), 0
     assert model is not None
-    for tp, pp, ep, vp, etp in product((1, 2, 8), (1, 2, 4, 7), (1, 2, 8), (1, 2), (None, 1)):
+    ends = ((0, 0), (1, 1), (0, 1), (1, 0))
+    for tp, pp, ep, vp, etp, (first, last) in product((1, 2, 8), (1, 2, 4, 7), (1, 2, 8), (1, 2), (None, 1), ends):
         try:
-            expected = per_stage(model, Sizes(tp, pp, ep, vp, etp=etp))
+            expected = per_stage(model, Sizes(tp, pp, ep, vp, etp=etp, first=first, last=last))
         except ValueError:
             continue
-        sizes = {TP: tp, PP: pp, EP: ep, "virtual_pipeline_model_parallel_size": vp}
+        sizes = {TP: tp, PP: pp, EP: ep, "virtual_pipeline_model_parallel_size": vp, "embedding_counts": first}
         job = jobs(model, **sizes, expert_tensor_parallel_size=etp or tp)
         stage = np.arange(float(pp))[:, None]
         found = parameters(job, stage, layers_on(job, stage))

@@ -38,6 +38,18 @@ def test_the_best_is_never_slower_than_the_planned_layout(model: str, nodes: int
     assert ours <= theirs * (1 + 1e-9)
 
 
+def test_405b_on_16384_gpus_has_the_layout_that_meta_trained_it_in() -> None:
+    """TP 8, PP 16, the first and the last stage a layer short (arXiv 2407.21783, 3.3.2): 126 layers have no other PP
+    beyond 2 that divides 16,384 GPUs."""
+    found = result("model=llama31_405b", "hardware=h100", "nodes=2048", "training.global_batch_size=2048")
+    layouts = [one.estimate.experiment.layout for one in found.best]
+    assert any((each.tensor_model_parallel_size, each.pipeline_model_parallel_size) == (8, 16) for each in layouts[:3])
+    assert all(each.account_for_embedding_in_pipeline_split for each in layouts)
+    step_time_s = 2048 * 8192 / 16384 * 2.66e12 / 400e12  # 400 TFLOP/s a GPU (Table 4), of 2.66 TFLOP a token
+    low, high = interval_of(found.best[0].estimate.figures["step_time_mean_s"])
+    assert low <= step_time_s <= high
+
+
 def test_no_layout_within_the_limits_is_faster_than_the_best_or_beats_one_of_the_front() -> None:
     found = result(*SMALL)
     (space,) = found.spaces

@@ -107,6 +107,7 @@ _SAME = (
     *("add_qkv_bias", "untie_embeddings_and_output_weights", "qk_layernorm", "num_experts", "multi_latent_attention"),
     *("mtp_num_layers", "init_method_std", "hidden_dropout", "attention_dropout", "seq_length", "micro_batch_size"),
     *("global_batch_size", "train_iters", "seed", "recompute_granularity", "recompute_method", "recompute_num_layers"),
+    *("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"),
     *("use_distributed_optimizer", "overlap_grad_reduce", "overlap_param_gather", "optimizer", "lr", "min_lr"),
     *("lr_warmup_iters", "lr_warmup_init", "lr_decay_iters", "lr_decay_style", "weight_decay", "adam_beta1"),
     *("adam_beta2", "adam_eps", "clip_grad", "fp8", "tensor_model_parallel_size", "pipeline_model_parallel_size"),

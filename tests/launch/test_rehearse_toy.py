@@ -131,8 +131,11 @@ def experiments(draw: st.DrawFn) -> Experiment:
     gpu = hardware(draw(st.sampled_from(GPUS)))
     model = requested.model
     tp = draw(st.sampled_from([n for n in tensor_sizes(model) if n <= 8]))
-    pp = draw(st.sampled_from([n for n in (1, 2, 3, 4) if model.num_layers % n == 0]))
-    vp = draw(st.sampled_from([n for n in (1, 2, 5) if n == 1 or (pp > 1 and model.num_layers % (pp * n) == 0)]))
+    first, last = draw(st.sampled_from(((False, False), (True, True), (False, True), (True, False))))
+    counted = model.num_layers + first + last
+    pp = draw(st.sampled_from([n for n in (1, 2, 3, 4, 7, 11) if counted % n == 0]))
+    vp = draw(st.sampled_from([n for n in (1, 2, 5) if n == 1 or (pp > 1 and counted % (pp * n) == 0)]))
+    first, last = first and pp > 1, last and pp > 1
     cp, dp = draw(st.sampled_from((1, 2))), draw(st.sampled_from((1, 2, 3, 8)))
     ep = draw(st.sampled_from([n for n in (1, 2, 4, 8) if n == 1 or (model.moe and cp * dp % n == 0)]))
     world = tp * cp * pp * dp
@@ -148,6 +151,8 @@ def experiments(draw: st.DrawFn) -> Experiment:
         virtual_pipeline_model_parallel_size=vp if vp > 1 else None,
         context_parallel_size=cp,
         expert_model_parallel_size=ep,
+        account_for_embedding_in_pipeline_split=first,
+        account_for_loss_in_pipeline_split=last,
     )
     training = replace(
         requested.training,
