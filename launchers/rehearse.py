@@ -236,6 +236,7 @@ def _layout(e: Experiment) -> Layout:
         wanted = [carrier, *(name for name in wanted if name not in (carrier, "tp"))]
     sizes = dict.fromkeys(wanted[:HALVINGS], 2)
     stages, tp = sizes.get("pp", 1), sizes.get("tp", 1)
+    ends: dict[str, Any] = {name: getattr(e.layout, name) and stages > 1 for name in ENDS}
     return replace(
         e.layout,
         data_parallel_size=sizes.get("dp", 1),
@@ -246,7 +247,7 @@ def _layout(e: Experiment) -> Layout:
         expert_model_parallel_size=min(full.ep, 2),
         sequence_parallel=e.layout.sequence_parallel and tp > 1,
         world_size=2 ** len(sizes),
-        **{name: getattr(e.layout, name) and stages > 1 for name in ENDS},
+        **ends,
     )
 
 
