@@ -17,7 +17,7 @@ from conf.schema import MLA, Model, MoE
 Shape = tuple[int, ...]
 EMBEDDING = "embedding.word_embeddings.weight"
 ENDS = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
-"""Of a layout: whether what the first and the last stage have beside layers counts as one."""
+"""The switches of a layout by which what the first and the last stage have beside layers counts as one."""
 OTHER_NAMES = {
     "self_attention.linear_qkv.layer_norm_weight": "input_layernorm.weight",
     "self_attention.linear_q_up_proj.layer_norm_weight": "self_attention.q_layernorm.weight",
