@@ -30,13 +30,17 @@ on_signal() {
 
 # watch: ends the training where no node's log has grown for HANG_AFTER_S seconds, three times as long before the first step.
 # Only of a job, whose nodes share this folder: by itself, a node that prints no step is silent. It counts its own turns, for
-# clocks jump.
+# clocks jump. It ends the training, too, where this script was killed: nobody else would.
 watch() {
   local every=$((HANG_AFTER_S < 20 ? 1 : 5)) quiet=0 patience=$((3 * HANG_AFTER_S)) before="" sizes
   local -a logs
   exec 9<>"$run_dir/.watch"
   while ((quiet < patience)); do
     read -r -t "$every" -u 9 || true # a sleep that leaves no process
+    kill -0 "$$" 2>/dev/null || {
+      stop_training
+      return
+    }
     logs=("${run_dir%-node*}"-node*/train.log)
     sizes=$(stat -c %s "${logs[@]}" 2>/dev/null || true)
     quiet=$((quiet + every))

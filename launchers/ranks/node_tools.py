@@ -2,7 +2,8 @@
 power and clock, links between them. What no tool says is unknown, with the reason. Standard library only.
 
 Texts that were read: nvidia-smi --query-gpu and topo -m (github.com/NVIDIA/nccl/issues/1505), rocm-smi --json of four
-MI210, rocm_smi.py of ROCm for the words of --showtopo (github.com/ROCm/rocm_smi_lib)."""
+MI210, --showtopo of eight MI308X (modelscope/ms-swift, AMD GPU Support), amd-smi --json of an MI210 and an MI355X and
+what its CHANGELOG says of its forms (github.com/ROCm/amdsmi): tests/launch/tools says from where each is."""
 
 from __future__ import annotations
 
@@ -31,22 +32,32 @@ _ROCM = {
     "Performance Level": "performance_level",
     "GPU use (%)": "use_percent",
 }
+_AMD = {  # of amd-smi static and metric, by their sections; a name was another in ROCm 6 or in 7
+    "power_limit_w": (("limit", "ppt0", "socket_power_limit"), ("limit", "socket_power"), ("limit", "power")),
+    "use_percent": (("usage", "gfx_activity"),),
+    "memory_used_mib": (("mem_usage", "used_vram"),),
+    "uncorrected_errors": (("ecc", "total_uncorrectable_count"),),
+    "name": (("asic", "market_name"),),
+    "kind": (("asic", "device_id"), ("asic", "market_name")),
+    "driver": (("driver", "version"), ("driver", "driver_version")),
+}
 _HELD_BACK = {0x8: "the hardware slows it down", 0x40: "heat", 0x80: "the power brake", 0x20: "heat (software)"}
 """Bits of clocks_throttle_reasons.active that no idle GPU has (nvml.h, nvmlClocksEventReason*)."""
-_OWN_LINK = {"X", "0", ""}
+_OWN_LINK = {"X", "0", "", "SELF"}
 MIB = 2**20
 
 
 def gpus_of_node() -> dict[str, Any]:
     """Return tool, driver, gpus (one mapping each), links ("0-1": "NV18"), busy (processes of others) and unknown
     (what: why) of this node."""
-    for tool, read in (("nvidia-smi", _of_nvidia), ("rocm-smi", _of_rocm)):
+    silent = []
+    for tool, read in (("nvidia-smi", _of_nvidia), ("rocm-smi", _of_rocm), ("amd-smi", _of_amd)):
         if shutil.which(tool):
             found = read()
             if found["gpus"]:
                 return {"tool": tool, **found}
-            return nothing_known(f"{tool} lists no GPU: {found['unknown'].get('gpus', 'it printed none')}")
-    return nothing_known("neither nvidia-smi nor rocm-smi is here")
+            silent.append(f"{tool} lists no GPU: {found['unknown'].get('gpus', 'it printed none')}")
+    return nothing_known("; ".join(silent) or "none of nvidia-smi, rocm-smi and amd-smi is here")
 
 
 def nothing_known(why: str) -> dict[str, Any]:
@@ -108,7 +119,7 @@ def _of_rocm() -> dict[str, Any]:
     text, why = printed("rocm-smi", *wanted, "--showdriverversion", "--json")
     clocks, _ = printed("rocm-smi", "--showsclkrange", "--json")  # apart: not every card has it
     processes, no_processes = printed("rocm-smi", "--showpids", "--json")
-    topology, no_links = printed("rocm-smi", "--showtopo", "--json")
+    topology, no_links = printed("rocm-smi", "--showtopo")
     gpus, driver = rocm_gpus(text, clocks)
     links = rocm_links(topology)
     unknown = _unknown(gpus, why, links, no_links, no_processes)
@@ -136,11 +147,21 @@ def rocm_gpus(text: str, clocks: str = "") -> tuple[list[dict[str, Any]], str | 
 
 
 def rocm_links(text: str) -> dict[str, str]:
-    """Return the links between cards that --showtopo --json prints: a key of "system" for each pair."""
-    of = re.compile(r"\(Topology\) Link type between DRM devices (\d+) and (\d+)", re.IGNORECASE)
-    system = _json(text).get("system", {})
-    pairs = ((of.fullmatch(str(key)), str(value)) for key, value in system.items())
-    return {f"{match[1]}-{match[2]}": value for match, value in pairs if match and value not in _OWN_LINK}
+    """Return the links between cards that --showtopo prints: a table of pairs under this heading."""
+    table = re.search(r"= Link Type between two GPUs =+\n(.*?)(?:\n\s*\n|\n=|\Z)", text, re.DOTALL)
+    rows = [line.split() for line in table[1].splitlines() if line.strip()] if table else []
+    links: dict[str, str] = {}
+    for name, *cells in rows[1:]:
+        if re.fullmatch(r"GPU\d+", name) and len(cells) == len(rows[0]):
+            pairs = {f"{name[3:]}-{other[3:]}": cell for other, cell in zip(rows[0], cells, strict=True)}
+            links |= {pair: cell for pair, cell in pairs.items() if _is_pair(pair) and cell not in _OWN_LINK}
+    return links
+
+
+def _is_pair(pair: str) -> bool:
+    """Return whether FIRST-SECOND names two GPUs in their order: each pair is in a table twice."""
+    first, _, second = pair.partition("-")
+    return first.isdigit() and second.isdigit() and int(first) < int(second)
 
 
 def rocm_busy(text: str) -> list[str]:
@@ -151,6 +172,95 @@ def rocm_busy(text: str) -> list[str]:
         if re.fullmatch(r"PID\d+", str(key)) and len(cells) >= 3 and (cells[1], cells[2]) != ("0", "0"):
             busy.append(f"{key[3:]} {cells[0]}")
     return busy
+
+
+def _of_amd() -> dict[str, Any]:
+    static, why = printed("amd-smi", "static", "--json")
+    metric, no_use = printed("amd-smi", "metric", "--json")
+    topology, no_links = printed("amd-smi", "topology", "--json")
+    processes, no_processes = printed("amd-smi", "process", "--json")
+    gpus, links = amd_gpus(static, metric), amd_links(topology)
+    found = {"gpus": gpus, "driver": _one(gpus, "driver"), "links": links, "busy": amd_busy(processes)}
+    return {**found, "unknown": _unknown(gpus, why, links, no_links, no_processes or no_use)}
+
+
+def amd_gpus(static: str, metric: str = "") -> list[dict[str, Any]]:
+    """Return a mapping for each GPU that `amd-smi static` and `metric` print, with the words of `rocm_gpus`."""
+    now = {each["gpu"]: each for each in _each_gpu(metric)}
+    gpus = []
+    for each in _each_gpu(static):
+        both = {**now.get(each["gpu"], {}), **each}
+        gpu = {ours: next(filter(_known, (_at(both, way) for way in ways)), None) for ours, ways in _AMD.items()}
+        gpu["clock_limit_mhz"] = _most_mhz(each, now.get(each["gpu"], {}))
+        level = str(both.get("perf_level", "")).rpartition("PERF_LEVEL_")[2].lower()
+        gpu["performance_level"] = level if level not in ("", "n/a") else None
+        used = gpu.pop("memory_used_mib")
+        gpu["memory_used_bytes"] = int(used * MIB) if isinstance(used, float) else None
+        gpus.append({"index": each["gpu"], **{name: value for name, value in gpu.items() if value is not None}})
+    return gpus
+
+
+def _most_mhz(static: Mapping[str, Any], metric: Mapping[str, Any]) -> float | None:
+    """Return the highest clock that a GPU may take: of its levels, else the limit in force; 0 is none."""
+    levels = _at(static, ("clock", "sys", "frequency_levels"))
+    named = [float(mhz) for mhz in re.findall(r"(\d+) ?MHz", str(levels), re.IGNORECASE)]
+    limit = _at(metric, ("clock", "gfx_0", "max_clk"))
+    return max(named, default=None) or (limit if isinstance(limit, float) and limit else None)
+
+
+def amd_links(text: str) -> dict[str, str]:
+    """Return the links between GPUs that `amd-smi topology` prints: a list for each GPU, before ROCm 6.3 a mapping."""
+    links: dict[str, str] = {}
+    for each in _each_gpu(text):
+        listed = each.get("links")
+        if isinstance(listed, list):
+            others = {str(link.get("gpu")): link.get("link_type") for link in listed if isinstance(link, dict)}
+        else:
+            older = each.get("link_type")
+            others = {str(key)[4:]: value for key, value in older.items()} if isinstance(older, dict) else {}
+        pairs = {f"{each['gpu']}-{other}": str(kind) for other, kind in others.items()}
+        links |= {pair: kind for pair, kind in pairs.items() if _is_pair(pair) and kind not in _OWN_LINK}
+    return links
+
+
+def amd_busy(text: str) -> list[str]:
+    """Return the processes of `amd-smi process` that have memory of a GPU: an agent that only watches has none."""
+    busy = set()
+    for each in _each_gpu(text):
+        listed = each.get("process_list")
+        for item in listed if isinstance(listed, list) else ():
+            process = item.get("process_info", item) if isinstance(item, dict) else None
+            if isinstance(process, dict) and "pid" in process and _at(process, ("memory_usage", "vram_mem")) != 0:
+                busy.add(f"{process['pid']} {process.get('name', '')}".strip())
+    return sorted(busy)
+
+
+def _each_gpu(text: str) -> list[dict[str, Any]]:
+    """Return what amd-smi prints of each GPU: a list, since ROCm 7 in an object for some commands; warnings may come
+    before it."""
+    start = min((text.index(sign) for sign in "[{" if sign in text), default=len(text))
+    try:
+        found = json.loads(text[start:])
+    except ValueError:
+        return []
+    listed = found.get("gpu_data") if isinstance(found, dict) else found
+    entries = listed if isinstance(listed, list) else []
+    return [each for each in entries if isinstance(each, dict) and type(each.get("gpu")) is int]
+
+
+def _at(tree: Any, way: tuple[str, ...]) -> Any:
+    """Return what is in `tree` at the end of `way`, of a {value, unit} the number, as a float; None: nobody knows."""
+    for name in way:
+        tree = tree.get(name) if isinstance(tree, dict) else None
+    if isinstance(tree, dict) and "value" in tree:
+        tree = tree["value"]
+    if isinstance(tree, str):
+        return None if tree.strip().upper() in ("N/A", "") else tree
+    return float(tree) if isinstance(tree, int | float) and not isinstance(tree, bool) else tree
+
+
+def _known(value: Any) -> bool:
+    return isinstance(value, str | float)
 
 
 def _unknown(gpus: list[Any], why: str, links: Mapping[str, str], no_links: str, no_idle: str) -> dict[str, str]:

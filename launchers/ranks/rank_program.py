@@ -94,11 +94,11 @@ def stop(code: int, message: str, problems: Iterable[Problem] = (), speaker: str
     return code
 
 
-def die_with_parent() -> None:
-    """Ask Linux to kill this process when torchrun dies: killed by SIGKILL (a batch system, the OOM killer), torchrun
-    forwards nothing, and its ranks would keep the machine busy."""
+def die_with_parent(by: signal.Signals = signal.SIGKILL) -> None:
+    """Ask Linux to send this process a signal when its parent dies: killed by SIGKILL (a batch system, the OOM killer),
+    torchrun or a bundle's script forwards nothing, and what it started would keep the machine busy."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, by)
 
 
 def installed(*distributions: str) -> dict[str, str | None]:

@@ -8,6 +8,7 @@ every interface, and obeys whoever connects."""
 
 from __future__ import annotations
 
+import signal
 import socket
 import sys
 import tempfile
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
+from rank_program import die_with_parent
 from torch.distributed import run
 from torch.distributed.elastic.rendezvous import c10d_rendezvous_backend
 
@@ -34,6 +36,7 @@ class LocalStore(dist.TCPStore):
 
 def main(arguments: list[str]) -> None:
     """Run torchrun to its end; its exit code is that of this process."""
+    die_with_parent(signal.SIGTERM)  # by which torchrun ends its ranks
     if "--standalone" in arguments:
         dist.TCPStore = c10d_rendezvous_backend.TCPStore = LocalStore
         arguments = [f"--local-addr={LOOPBACK}", *arguments]

@@ -21,7 +21,7 @@ ON_TWO_NODES = (*TINY, "nodes=2", "gpus_per_node=2", "cluster=slurm", "cluster.j
 PATIENCE_S = 600.0
 STEPS = 60
 SAVING: tuple[str, ...] = ("training.seed=1", f"training.train_iters={STEPS}", "training.save_interval=3")
-SAVING = (*SAVING, "model.num_layers=2", "training.seq_length=32")  # steps of a tenth of a second
+SAVING = (*SAVING, "model.num_layers=1", "training.seq_length=32", "training.global_batch_size=2")  # quick steps
 
 
 class Matrix:
@@ -59,15 +59,28 @@ class Matrix:
         """Return the record of one of its runs."""
         return read(self.folder / run.id)
 
-    def wait_for_step(self, number: int = 2, start: str = "job*", seed: int = 1) -> None:
-        """Return once the run of a seed has logged iteration `number`. start: how its folder's name begins."""
-        pattern = f"*seed{seed}-*/bundle/runs/{start}-node1/train.log"
+    def wait_for_steps(self, number: int = 2, start: str = "job*") -> None:
+        """Return once a start of a run has logged so many steps. start: how its folder's name begins."""
+        pattern = f"*/bundle/runs/{start}-node1/train.log"
 
         def logged() -> bool:
             assert self._runner is None or self._runner.poll() is None, self._runner.communicate()
-            return any(f'"iteration": {number},' in log.read_text("utf-8") for log in self.folder.glob(pattern))
+            steps = (log.read_text("utf-8").count("[tprimat] step ") for log in self.folder.glob(pattern))
+            return any(logged >= number for logged in steps)
 
-        wait_until(logged, f"iteration {number}", PATIENCE_S)
+        wait_until(logged, f"{number} steps", PATIENCE_S)
+
+    def hold(self, number: int = 2, start: str = "job*", **env: str) -> None:
+        """Stop a rank on tn2, with these variables, once a start of a run has logged so many steps: what a test does
+        then takes longer than all steps may."""
+        self.wait_for_steps(number, start)
+        kill(self.site, "engine.py", signal.SIGSTOP, LOCAL_RANK="0", **env)
+
+    def let_go(self) -> None:
+        """Let the ranks that are held go on."""
+        for pid in processes(self.site, "engine.py"):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:

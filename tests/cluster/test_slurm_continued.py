@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 
 from parsers import read
 from tensorprimat.launch import main as launch
-from tests.cluster.jobs import PATIENCE_S, SAVING, STEPS, TINY, Matrix, causes, ended, kill, slurm
+from tests.cluster.jobs import PATIENCE_S, SAVING, STEPS, TINY, Matrix, causes, ended, slurm
 from tests.drills import wait_until
 
 SAVING = (*SAVING, "training.save_interval=1000")  # so that all that is saved is for a stop
@@ -29,17 +28,18 @@ def test_a_job_that_runs_out_of_time_and_is_preempted(site: Mapping[str, str], t
     site = {**site, "PATH": f"{tmp_path / 'bin'}:{site['PATH']}"}
     matrix = Matrix(site, tmp_path, *SAVING, "cluster.job.notice_s=60", "cluster.job.partition=low")
     process = matrix.start()
-    matrix.wait_for_step()
-    kill(site, "engine.py", signal.SIGSTOP, LOCAL_RANK="0")  # so that its time runs out, on any machine
+    matrix.hold()  # so that its time runs out, on any machine
     job = slurm(site, "squeue", "-h", "-o", "%A").strip()
     so_far = int(slurm(site, "squeue", "-h", "-o", "%M").strip().split(":")[-2])  # minutes, of which limits are
     slurm(site, "scontrol", "update", f"JobId={job}", f"TimeLimit={so_far + 2}")
     wait_until(lambda: [*matrix.folder.glob("*/bundle/runs/.stop-*")], "the notice", PATIENCE_S)
-    kill(site, "engine.py", signal.SIGCONT, LOCAL_RANK="0")
+    matrix.let_go()
     wait_until(lambda: "Restarts=1" in slurm(site, "scontrol", "show", "job", job), "it is queued again", PATIENCE_S)
     slurm(site, "scontrol", "update", f"JobId={job}", "TimeLimit=30")
-    matrix.wait_for_step(6, "job*-restart1")
+    matrix.hold(2, "job*-restart1")
     slurm(site, "sbatch", "--partition=urgent", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=true")
+    wait_until(lambda: "PreemptTime=None" not in slurm(site, "scontrol", "show", "job", job), "preemption", PATIENCE_S)
+    matrix.let_go()
     code, shown = ended(process)
     (run,) = matrix.runs()
     assert (code, run.state, run.attempt, run.causes) == (0, "completed", 1, ()), shown
@@ -65,7 +65,7 @@ def test_a_job_that_runs_out_of_time_and_is_preempted(site: Mapping[str, str], t
 def test_a_job_that_slurm_must_not_queue_again_is_submitted_again(site: Mapping[str, str], tmp_path: Path) -> None:
     matrix = Matrix(site, tmp_path, *SAVING, "cluster.job.options={no-requeue: true}", "cluster.retries=0")
     process = matrix.start()
-    matrix.wait_for_step(4)
+    matrix.hold(4)
     (run,) = matrix.runs()
     slurm(
         site,
@@ -74,6 +74,7 @@ def test_a_job_that_slurm_must_not_queue_again_is_submitted_again(site: Mapping[
         "--signal=USR1",
         slurm(site, "squeue", "-h", "--name", run.tag or "", "-o", "%A").strip(),
     )
+    matrix.let_go()
     code, shown = ended(process)
     (run,) = matrix.runs()
     assert (code, run.state, run.failures, run.attempt) == (0, "completed", 0, 2), shown

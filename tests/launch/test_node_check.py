@@ -45,6 +45,12 @@ def test_links_of_a_dgx_a100() -> None:
     assert tools.nvidia_links("no such option") == {}
 
 
+def test_links_of_an_h100_and_of_cards_without_any() -> None:
+    assert {*tools.nvidia_links(text("nvidia_topo_h100.txt")).values()} == {"NV18"}
+    links = tools.nvidia_links(text("nvidia_topo_4090.txt"))
+    assert len(links) == 28 and {*links.values()} == {"SYS"}, "those of network cards are left out"
+
+
 def test_rocm_smi_of_four_mi210() -> None:
     gpus, driver = tools.rocm_gpus(text("rocm_mi210.json"))
     assert driver == "5.18.13"
@@ -61,15 +67,54 @@ def test_rocm_smi_of_four_mi210() -> None:
 
 
 def test_links_that_rocm_smi_prints() -> None:
-    assert tools.rocm_links(text("rocm_topo.json")) == {"0-1": "XGMI", "0-2": "PCIE", "1-2": "XGMI"}
+    links = tools.rocm_links(text("rocm_topo.txt"))
+    assert len(links) == 28 and {*links.values()} == {"XGMI"} and links["6-7"] == "XGMI"
+    assert tools.rocm_links(text("rocm_topo_pcie.txt")) == dict.fromkeys(
+        ("0-1", "0-2", "0-3", "1-2", "1-3", "2-3"), "PCIE"
+    )
+
+
+def test_amd_smi_of_an_mi210_and_an_mi355x() -> None:
+    (older,) = tools.amd_gpus(text("amd_static_mi210.json"))
+    assert (older["kind"], older["name"], older["driver"]) == ("0x740f", "AMD Instinct MI210", "6.14.0-24-generic")
+    assert (older["power_limit_w"], older["clock_limit_mhz"]) == (300.0, 1700.0)
+    assert "use_percent" not in older and "uncorrected_errors" not in older, "nothing said so"
+    said = json.loads(text("amd_mi355x.json"))
+    (gpu,) = tools.amd_gpus(json.dumps(said["static"]), "WARNING: no ring\n" + json.dumps(said["metric"]))
+    assert (gpu["kind"], gpu["power_limit_w"], gpu["clock_limit_mhz"]) == ("AMD Instinct MI355X", 1400.0, 2400.0)
+    assert (gpu["use_percent"], gpu["memory_used_bytes"], gpu["uncorrected_errors"]) == (0.0, 283 * 2**20, 0.0)
+    assert gpu["performance_level"] == "auto", "in rocm-smi's words: nodes may have the one or the other"
+    assert tools.amd_busy(json.dumps(said["process"])) == [], "an agent that watches has no memory of a GPU"
+    said["process"][0]["process_list"][0]["process_info"]["memory_usage"]["vram_mem"]["value"] = 183_000_000_000
+    assert tools.amd_busy(json.dumps(said["process"])) == ["42"]
+    assert tools.amd_busy('[{"gpu": 0, "process_list": [{"process_info": "No running processes detected"}]}]') == []
+
+
+def test_links_that_amd_smi_prints() -> None:
+    said = json.loads(text("amd_topology.json"))
+    assert tools.amd_links(json.dumps(said["before"])) == {"0-1": "PCIE"}
+    assert tools.amd_links(json.dumps(said["since"])) == {"0-1": "XGMI"}
 
 
 @pytest.mark.parametrize(
-    "wrong", ["", "{", "[]", '{"card0": 3}', '{"system": []}', "ERROR: no driver\n\0\x1b[1m", "GPU0"]
+    "wrong",
+    [
+        "",
+        "{",
+        "[]",
+        "[[",
+        '[{"gpu": 0, "limit": [], "links": 3}]',
+        '{"gpu_data": 7}',
+        '{"card0": 3}',
+        '{"system": []}',
+        "ERROR: no driver\n\0\x1b[1m",
+        "GPU0",
+    ],
 )
 def test_texts_that_are_none(wrong: str) -> None:
     assert tools.nvidia_gpus(wrong) == [] and tools.nvidia_links(wrong) == {}
     assert tools.rocm_gpus(wrong)[0] == [] and tools.rocm_links(wrong) == {} and tools.rocm_busy(wrong) == []
+    assert tools.amd_links(wrong) == {} and tools.amd_busy(wrong) == [] and len(tools.amd_gpus(wrong)) <= 1
 
 
 def program(folder: Path, name: str, body: str) -> None:
@@ -85,7 +130,7 @@ def asked(folder: Path, *more: str) -> Mapping[str, Any]:
 
 
 def test_a_node_without_tools_with_a_broken_one_and_with_one(tmp_path: Path) -> None:
-    why = "neither nvidia-smi nor rocm-smi is here"
+    why = "none of nvidia-smi, rocm-smi and amd-smi is here"
     assert asked(tmp_path)["unknown"] == {"gpus": why, "links": why, "idle": why}
     said = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
     program(tmp_path, "nvidia-smi", f'echo "{said}"; exit 9')
@@ -101,6 +146,22 @@ def test_a_node_without_tools_with_a_broken_one_and_with_one(tmp_path: Path) -> 
     found = asked(tmp_path)
     assert (found["tool"], len(found["gpus"]), found["driver"]) == ("nvidia-smi", 2, "535.129.03")
     assert (found["busy"], found["unknown"]) == (["GPU-1, 77, python"], {})
+
+
+def test_a_node_whose_rocm_smi_lists_nothing_is_read_by_amd_smi(tmp_path: Path) -> None:
+    where = TEXTS.as_posix()
+    program(tmp_path, "rocm-smi", "echo 'rocm-smi is deprecated'; exit 2")
+    assert asked(tmp_path)["unknown"]["gpus"].startswith("rocm-smi lists no GPU: rocm-smi ended with exit code 2")
+    static, topology = f"grep -v ^# {where}/amd_static_mi210.json", "echo '[]'"
+    program(
+        tmp_path,
+        "amd-smi",
+        f"case $1 in static) {static} ;; topology) {topology} ;; metric) exit 1 ;; *) echo '[]' ;; esac",
+    )
+    found = asked(tmp_path)
+    assert (found["tool"], found["driver"], found["busy"]) == ("amd-smi", "6.14.0-24-generic", [])
+    assert [gpu["kind"] for gpu in found["gpus"]] == ["0x740f"]
+    assert found["unknown"] == {"idle": "amd-smi ended with exit code 1: no word"}, "metric says what is in use"
 
 
 def rounds(mean: float, noise: float, generator: random.Random) -> list[float]:
