@@ -61,7 +61,7 @@ from compare.objects import (
     strays,
 )
 from compare.parting import Parting, Seen, candidates, first_parting
-from compare.rehearsed import compare_validations, strictly, trained
+from compare.rehearsed import compare_validations, pairs_of, strictly, trained
 from conf.arguments import program
 from conf.errors import InputError, Problem, closest, listed, some
 from conf.mlperf import Benchmark, benchmark_of
@@ -218,8 +218,8 @@ def audit(
 
 def _parting(runs: Sequence[Traced], objects: Sequence[FieldRow]) -> Parting | None:
     """Return where rehearsals of one seed part first from the first of them."""
-    by_seed = gathered((run.seed, Seen(run.label, run.run.record)) for run in runs).values()
-    return first_parting(((same_[0], other) for same_ in by_seed for other in same_[1:]), objects)
+    seen = {id(run): Seen(run.label, run.run.record) for run in runs}
+    return first_parting(((seen[id(one)], seen[id(other)]) for one, other in pairs_of(runs)), objects)
 
 
 def _checks(

@@ -286,7 +286,7 @@ def _depth(module: str) -> float:
 
 
 def differing_layout(first: Seen, second: Seen) -> bool:
-    """Return whether two runs have other layouts, in which sums are taken in another order."""
+    """Return whether two runs have other layouts, or codes of the model, in which sums are taken in another order."""
     return tolerance(first.record, second.record, "loss", 0) > 0
 
 

@@ -1,6 +1,7 @@
 """The test that rehearsals compute the same thing: losses and gradient norms, step by step, from equal weights. Pure.
 
-In one layout and precision, on one machine, they are bit-equal, or something is not the same. In two layouts sums are
+In one layout and precision, on one machine, by one code of the model, they are bit-equal, or something is not the same.
+Two codes of one model round otherwise: by how much is said of each pair (compare/codes.py). In two layouts sums are
 taken in another order: they stay in the band of that rounding, which benchmarks/rounding.py has measured with the
 embedded engine for every size that may differ (rounding.jsonl), or they are apart. What cannot be tested is not known,
 and never equal."""
@@ -12,10 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from msgspec import Struct
 
+from compare.codes import Pair, What, code_of, pair_of, precision_of, share
 from compare.curve import Finding, Traced
 from compare.draws import FAMILY_ERROR, PAIRS, drawn_apart
 from compare.losses import FAR_SHARE
@@ -29,7 +31,6 @@ from parsers.read_back import Batch, ReadBack, Tensor
 from parsers.record import numbered
 from parsers.software import software
 
-What = Literal["loss", "grad_norm", "gradient", "weight"]
 _UNITS: Mapping[str, str] = {"loss": " nats/token"}
 SIZES = {
     "TP": ("tensor_model_parallel_size", "sequence_parallel"),
@@ -93,7 +94,7 @@ def compare_series(runs: Sequence[Traced], what: What) -> Finding:
     known = {id(run): series(run.run.record, what) for run in runs}
     if silent := next((run for run in runs if not known[id(run)]), None):
         return Finding("unknown", f"{silent.name} reports no {'loss' if what == 'loss' else 'gradient norm'}")
-    return _first([_two(*pair, what, *(known[id(run)] for run in pair)) for pair in _pairs(runs)])
+    return _first([_two(*pair, what, *(known[id(run)] for run in pair)) for pair in pairs_of(runs)])
 
 
 def compare_validations(runs: Sequence[Traced], strict: bool) -> Finding | None:
@@ -105,7 +106,7 @@ def compare_validations(runs: Sequence[Traced], strict: bool) -> Finding | None:
         return None
     if silent := next((run for run in runs if not known[id(run)]), None):
         return Finding("unknown", f"{silent.name} reports no validation")
-    pairs = [(pair, _as_printed(*(known[id(run)] for run in pair))) for pair in _pairs(runs)]
+    pairs = [(pair, _as_printed(*(known[id(run)] for run in pair))) for pair in pairs_of(runs)]
     return _first([(_added_up if strict else _far)(*pair, *two) for pair, two in pairs])
 
 
@@ -181,7 +182,7 @@ def compare_tensors(runs: Sequence[Traced], name: str) -> Finding:
     for run in runs:
         if not getattr(read_of(run.run.record), name):
             return Finding("unknown", f"{run.name} has no reading of the {words}: {_AGAIN}")
-    return _first([_tensors(first, run, name, words, what) for first, run in _pairs(runs)])
+    return _first([_tensors(first, run, name, words, what) for first, run in pairs_of(runs)])
 
 
 def _tensors(first: Traced, run: Traced, name: str, words: str, what: What | None) -> Finding:
@@ -192,11 +193,12 @@ def _tensors(first: Traced, run: Traced, name: str, words: str, what: What | Non
     within = 0.0 if what is None else tolerance(*records, what)
     apart = unlike(ours, theirs, within)
     if not apart:
-        how = "bit-equal" if within == 0 else f"norms within {shown(within, 2)} of rounding"
+        codes = pair_of(*records) if within else None
+        between = f" between {codes.names}" if codes else ""
+        how = "bit-equal" if within == 0 else f"norms within {shown(within, 2)} of rounding{between}"
         return Finding("equal", f"{how}, of {len(ours)} parameters")
     if within == math.inf or (why := _no_band(*records)):
-        sizes = " and ".join(differing(*records))
-        reason = why if within != math.inf else f"no rounding was measured between two {sizes} in this precision"
+        reason = why if within != math.inf else _not_measured(records)
         return Finding("unknown", f"the {words} differ; {reason}", 0)
     return Finding("apart", f"the {words} differ between {first.name} and {run.name} in {some(apart)}", 0)
 
@@ -216,7 +218,13 @@ def unlike(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor], within: flo
 def compare_readings(runs: Sequence[Traced]) -> Finding:
     """Compare what was read of rehearsals at all: of what one has no reading, nobody can say that it is the same."""
     reads = [read_of(run.run.record) for run in runs]
-    kinds = [name for name in ReadBack.__struct_fields__ if any(getattr(read, name) for read in reads)]
+    several = any(pair_of(runs[0].run.record, run.run.record) for run in runs)
+    of_one_code = ("first_outputs",) if several else ()  # two codes have other modules
+    kinds = [
+        name
+        for name in ReadBack.__struct_fields__
+        if name not in of_one_code and any(getattr(read, name) for read in reads)
+    ]
     for run, read in zip(runs, reads, strict=True):
         if absent := [name for name in kinds if not getattr(read, name)]:
             return Finding("unknown", f"{run.name} has no reading of {some(absent)}, which others have: {_AGAIN}")
@@ -229,7 +237,7 @@ def compare_draws(runs: Sequence[Traced]) -> Finding:
         return Finding(
             "unknown", f"{silent.name} has no reading of the weights that its stack draws: rehearse it again"
         )
-    return _first([_draws(*pair) for pair in _pairs(runs)])
+    return _first([_draws(*pair) for pair in pairs_of(runs)])
 
 
 def _draws(first: Traced, run: Traced) -> Finding:
@@ -248,7 +256,7 @@ def compare_inputs(runs: Sequence[Traced]) -> Finding:
     for run in runs:
         if not read_of(run.run.record).batches:
             return Finding("unknown", f"{run.name} has no reading of its batches: {_AGAIN}")
-    return _first([_inputs(first, run) for first, run in _pairs(runs)])
+    return _first([_inputs(first, run) for first, run in pairs_of(runs)])
 
 
 def _inputs(first: Traced, run: Traced) -> Finding:
@@ -288,9 +296,15 @@ def read_of(record: Record) -> ReadBack:
     return record.read_back or ReadBack()
 
 
-def _pairs(runs: Sequence[Traced]) -> list[tuple[Traced, Traced]]:
-    by_seed = gathered((run.seed, run) for run in runs).values()
-    return [(alike[0], run) for alike in by_seed for run in alike[1:]]
+def pairs_of(runs: Sequence[Traced]) -> list[tuple[Traced, Traced]]:
+    """Return each run with the first of its seed, and where that has another code, with the first that has its own:
+    it is bit-equal with that one."""
+    pairs = []
+    for alike in gathered((run.seed, run) for run in runs).values():
+        codes = gathered((code_of(run.run.record), run) for run in alike).values()
+        pairs += [(alike[0], run) for run in alike[1:]]
+        pairs += [(of_code[0], run) for of_code in codes if of_code[0] is not alike[0] for run in of_code[1:]]
+    return pairs
 
 
 def _first(findings: Sequence[Finding]) -> Finding:
@@ -313,11 +327,11 @@ def _two(first: Traced, run: Traced, what: What, ours: Mapping[int, float], thei
     if not steps or ours.keys() != theirs.keys():
         return Finding("unknown", f"{first.name} and {run.name} do not report it of the same steps")
     gaps = [(step, gap(ours[step], theirs[step])) for step in steps]
-    parts = next((step for step, share in gaps if share != 0), None)
+    parts = next((step for step, part in gaps if part != 0), None)
     if parts is None:
         return Finding("equal", f"bit-equal over {len(steps)} steps, seed by seed")
     records = first.run.record, run.run.record
-    if (step := next((step for step, share in gaps if math.isnan(share)), None)) is not None:
+    if (step := next((step for step, part in gaps if math.isnan(part)), None)) is not None:
         return Finding("apart", f"nan or inf in one of {first.name} and {run.name} at step {step}", step)
     where = (
         f"{run.name} is {shown(theirs[parts] - ours[parts], 3)}{_UNITS.get(what, '')} from {first.name} at step {parts}"
@@ -331,24 +345,46 @@ def _banded(
     records: tuple[Record, Record], what: What, gaps: Sequence[tuple[int, float]], where: str, parts: int
 ) -> Finding:
     """Return whether what parts at step `parts` stays within rounding. gaps: relative, by step."""
-    sizes, machines = [*differing(*records)], _unlike(records, [*machine_names()])
-    if not sizes and not machines:
+    sizes, machines, codes = [*differing(*records)], _unlike(records, [*machine_names()]), pair_of(*records)
+    if not sizes and not machines and codes is None:
         return Finding("apart", f"{where}, though both are rehearsed from the same weights in one layout", parts)
-    bands = [_band(records[0], size, what) for size in sizes or SIZES]
-    if unknown := next((size for size, band in zip(sizes, bands, strict=False) if band is None), None):
-        return Finding("unknown", f"{where}; no rounding was measured between two {unknown} in this precision", parts)
-    by_step = [(step, share, MARGIN * sum(_at(band, step) for band in bands if band)) for step, share in gaps]
+    bands = [_band(records[0], size, what) for size in sizes or (() if codes else SIZES)]
+    of_codes = {step: share(*records, what, series(records[0], "loss").get(step)) for step, _ in gaps}
+    if None in bands[: len(sizes)] or math.inf in of_codes.values():
+        return Finding("unknown", f"{where}; {_not_measured(records)}", parts)
+    by_step = [
+        (step, part, of_codes[step] + MARGIN * sum(_at(band, step) for band in bands if band)) for step, part in gaps
+    ]
+    causes = [*sizes, *([codes.names] if codes else [])] or machines
     if out := next((one for one in by_step if one[1] > one[2]), None):
-        step, share, band = out
-        what_ = f"{shown(share, 2)} of it at step {step}; rounding between {' and '.join(sizes or machines)} parts"
+        step, part, band = out
+        what_ = f"{shown(part, 2)} of it at step {step}; rounding between {' and '.join(causes)} parts"
         return Finding("apart", f"{where}: {what_} at most {shown(band, 2)}", step)
     if machines:
         beside = f"two machines, or versions of torch, round otherwise ({', '.join(machines)})"
         return Finding("unknown", f"{where}; {beside}: rehearse both on one", parts)
-    _, share, band = max(by_step, key=lambda one: one[1])
-    between = f"of rounding between {' and '.join(sizes)}"
-    text = f"at most {shown(share, 2)} of it apart, in a band of {shown(band, 2)} {between}"
-    return Finding("equal", f"{text} ({MARGIN:g} × measured, benchmarks/rounding.py)")
+    _, part, band = max(by_step, key=lambda one: one[1])
+    text = f"at most {shown(part, 2)} of it apart, in a band of {shown(band, 2)}"
+    sources = [_said(codes, records, what)] if codes else []
+    if sizes:
+        sources.append(f"of rounding between {' and '.join(sizes)} ({MARGIN:g} × measured, benchmarks/rounding.py)")
+    return Finding("equal", f"{text} {' and '.join(sources)}")
+
+
+def _said(codes: Pair, records: tuple[Record, Record], what: What) -> str:
+    """Return the tolerance of two codes in words, with its reason."""
+    figure = codes.within[precision_of(*records)][what]
+    unit = " nats/token" if what == "loss" else ""
+    return f"of rounding between {codes.names} ({shown(figure, 2)}{unit}: {codes.reason})"
+
+
+def _not_measured(records: tuple[Record, Record]) -> str:
+    """Return between what of two runs no rounding was measured."""
+    codes = pair_of(*records)
+    unmeasured = codes is not None and precision_of(*records) not in codes.within
+    sizes = [size for size in differing(*records) if _band(records[0], size, "loss") is None]
+    causes = [*(f"two {size}" for size in sizes), *([codes.names] if codes and unmeasured else [])]
+    return f"no rounding was measured between {' or '.join(causes)} in this precision"
 
 
 def _no_band(first: Record, second: Record) -> str:
@@ -396,11 +432,13 @@ def _at(band: Rounding, step: int) -> float:
 
 
 def tolerance(first: Record, second: Record, what: What, step: int = 0) -> float:
-    """Return by which share `what` of two runs from equal weights may differ at a step: by nothing in one layout; inf
-    where it was not measured."""
+    """Return by which share `what` of two runs from equal weights may differ at a step: by nothing in one layout and by
+    one code; inf where it was not measured."""
     bands = [_band(first, size, what) for size in differing(first, second)]
     least = SUMMED if bands and what != "loss" else 0.0
-    return math.inf if None in bands else max(least, MARGIN * sum(_at(band, step) for band in bands if band))
+    of_codes = share(first, second, what, series(first, "loss").get(step))
+    layouts = math.inf if None in bands else MARGIN * sum(_at(band, step) for band in bands if band)
+    return max(least, of_codes + layouts)
 
 
 def gap(first: float, second: float) -> float:

@@ -204,6 +204,7 @@ class FrameworkChoice:
     recipes: Mapping[str, str]
     any_model: str | None
     own_models: bool
+    model_code: str | None
     strict: bool
     prints_megatron_arguments: bool
     aliases: tuple[str, ...]

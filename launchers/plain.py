@@ -16,7 +16,7 @@ from conf.vocabulary import program_settings, vocabulary
 from launchers import attribute_settings, corpus
 from launchers.frameworks import Framework
 from launchers.plan import Host, Plan
-from launchers.variables import machine, started
+from launchers.variables import machine, place, started
 
 RANKS = Path(__file__).parent / "ranks"
 SETTINGS = "settings.json"
@@ -25,6 +25,8 @@ SETTINGS = "settings.json"
 class Plain(Framework):
     """See launchers.frameworks.Framework. A subclass has its name, which is that of its program, NAME_ranks.py."""
 
+    own_stand_in = True  # gloo, and what a program replaces
+    own_probe = True  # launchers/ranks/plain_readings.py
     takes_environment = False  # those of conf/tables are for TransformerEngine and Megatron
 
     @property
@@ -43,7 +45,7 @@ class Plain(Framework):
             files={SETTINGS: json.dumps({**requested, **device, **self.own(e)}, indent=2) + "\n"},
             forward_env=e.cluster.forward_env,
             declared=tuple(one for one in self.otherwise(e) if requested.get(one.key) != one.value),
-        ).with_env(machine(e, host))
+        ).with_env({**machine(e, host), **place(e)})
 
     def program(self, e: Experiment) -> str:
         """Return the path of the program that is a rank."""
@@ -88,5 +90,10 @@ class Plain(Framework):
 
     def rehearsed(self, e: Experiment) -> Experiment:
         """See Framework."""
-        what = "the probe reads Megatron-Core's objects, and this stack has none: it runs on a CPU as it is"
-        raise ConfigError(Problem("rehearse", what, str(e.rehearse), "null", f"platform=cpu framework={self.name}"))
+        if e.rehearse == "layout":
+            what = "this stack's program has no way to play a rank of a layout"
+            raise ConfigError(wrong(e, "rehearse", what, "train", "rehearse=train"))
+        if not e.equal_init:
+            what = "this stack's program always begins with the weights that all stacks begin with"
+            raise ConfigError(wrong(e, "equal_init", what, "true"))
+        return e

@@ -141,6 +141,8 @@ def attached(plan: Plan, e: Experiment) -> Plan:
     if e.rehearse == "layout":
         *before, last = (("env", f"TPRIMAT_PLAY_RANK={rank}", *plan.argv) for rank in played(e))
         plan = replace(plan, setup=(*plan.setup, *before), argv=last)
+    if framework_of(e.framework.name).own_probe:
+        return plan.with_env(added)
     path = (str(FOLDER), "whose sitecustomize puts the stand-in, the probe and equal weights in front")
     return plan.with_env({**added, "PYTHONPATH": path})
 

@@ -24,6 +24,7 @@ class Framework:
     variables of the GPU's vendor are exported (conf/tables/VENDOR_env.yaml). environment_table: a further table there,
     of variables that it needs on any machine. vendors: whose devices it runs on, None among them: on a CPU, too; None:
     on any. own_stand_in: it does without an accelerator by itself where it is rehearsed: nothing is put in front.
+    own_probe: its program is ours, and reads itself back: nothing is put in front for that either.
     settled_there: what of its bundle is settled where that runs. goes_on: its ranks save and end where the file that
     TPRIMAT_STOP names is there, and go on from checkpoints/.
     recipe_trees: files of the source tree that the vendor's recipes are read from, one a layout of it, by which that
@@ -35,6 +36,7 @@ class Framework:
     environment_table: str | None = None
     vendors: tuple[str | None, ...] | None = None
     own_stand_in: bool = False
+    own_probe: bool = False
     settled_there: str = ""
     goes_on: bool = False
     recipe_trees: tuple[str, ...] = ()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from conf.check import wrong
-from conf.errors import Problem
+from conf.errors import ConfigError, Problem
 from conf.resolve import Experiment
 from launchers.attribute_settings import Table, options, table
 from launchers.frameworks import Framework
@@ -45,6 +45,11 @@ class Mine(Plain):
             yield Problem("bundle", "a script of your own is not taken along", str(e.bundle), "null", "leave it out")
         if e.data.name == "mock":
             yield Problem("data", "mock data are Megatron-Core's", "mock", "synthetic, or a corpus", "data=synthetic")
+
+    def rehearsed(self, e: Experiment) -> Experiment:
+        """See Framework."""
+        what = "nobody knows what a script of your own reads back: it runs on a CPU as it is"
+        raise ConfigError(Problem("rehearse", what, str(e.rehearse), "null", "platform=cpu framework=mine"))
 
 
 FRAMEWORK = Mine()

@@ -5,6 +5,7 @@ python -m torch.distributed.run --standalone --nproc-per-node N deepspeed_ranks.
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Any
 
 import deepspeed
@@ -12,8 +13,10 @@ import hf_model
 import plain_ranks
 import torch
 import torch.distributed as dist
+from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_grad
 from deepspeed.utils.logging import set_log_level_from_string
 from plain_ranks import Reporter, Settings, adam, global_batches, micro_batches, schedule_of
+from plain_readings import Readings, Source, decays_of, held
 
 
 def config(s: Settings) -> dict[str, Any]:
@@ -45,11 +48,14 @@ def train(s: Settings) -> str | None:
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     batches = global_batches(s)
     deepspeed.init_distributed("nccl" if torch.cuda.is_available() else "gloo")  # "nccl" is RCCL on ROCm
-    plain_ranks.print_facts(framework_version=deepspeed.__version__)
+    plain_ranks.print_facts(s.seed, framework_version=deepspeed.__version__)
     model = hf_model.build(s)
     if s.recompute_granularity == "full":
         model.gradient_checkpointing_enable({"use_reentrant": False})
+    readings = Readings()
+    readings.watch(model, s.seq_length, s.num_layers)
     optimizer = adam(model.parameters(), s)
+    decays = decays_of(optimizer)  # of the model's parameters: ZeRO steps copies
     engine, *_ = deepspeed.initialize(
         model=model, optimizer=optimizer, config=config(s), lr_scheduler=lambda wrapped: schedule_of(wrapped, s)
     )
@@ -60,6 +66,9 @@ def train(s: Settings) -> str | None:
             reporter.built(
                 plain_ranks.effective(s, optimizer, lambda path: argument(engine, path), batch, **built), batch
             )
+            objects = {"DeepSpeedConfig": engine._config, "ModelConfig": model.config}
+            source = Source(engine.module, partial(plain_ranks.together, s, hf_model.NAMES), full)
+            readings.begin(source, objects, decays)
         lr_used = optimizer.param_groups[0]["lr"]
         loss = torch.zeros((), device=engine.device)
         parts = torch.from_numpy(micro_batches(batch, s, dist.get_rank(), dist.get_world_size())).to(engine.device)
@@ -67,6 +76,8 @@ def train(s: Settings) -> str | None:
             tokens, labels = part[:, :-1], part[:, 1:].contiguous()
             share = engine(input_ids=tokens, labels=labels, shift_labels=labels).loss
             engine.backward(share)
+            if engine.is_gradient_accumulation_boundary():
+                readings.gradients(model.parameters() if engine.zero_optimization_stage() == 0 else ())
             engine.step()
             loss += share.detach().float() / len(parts)
         dist.all_reduce(loss)
@@ -74,7 +85,14 @@ def train(s: Settings) -> str | None:
         reporter.step(index, loss.item() / dist.get_world_size(), None if norm is None else float(norm), lr_used)
         if reporter.stopped:
             break
+    readings.finish(reporter.effective)
     return reporter.stopped
+
+
+def full(parameter: torch.Tensor, what: str) -> torch.Tensor | None:
+    """Return the complete weight or gradient of a parameter, of which ZeRO keeps parts in fp32."""
+    whole = (safe_get_full_fp32_param if what == "weight" else safe_get_full_grad)(parameter)
+    return held(parameter, what) if whole is None else whole.detach()  # without ZeRO it keeps nothing
 
 
 def argument(engine: Any, path: str) -> Any:

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from plain_llama import Llama
 from plain_ranks import Reporter, Settings, adam, global_batches, matrices, micro_batches, schedule_of
+from plain_readings import Readings, Source, decays_of
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -51,17 +52,21 @@ def train(s: Settings) -> str | None:
     gpu = torch.cuda.is_available()
     device = torch.device("cuda", torch.cuda.current_device()) if gpu else torch.device("cpu")
     dist.init_process_group("nccl" if gpu else "gloo")  # "nccl" is RCCL on ROCm
-    plain_ranks.print_facts(framework_version=torch.__version__)
-    model, reporter = sharded(s, device), Reporter(s)
+    plain_ranks.print_facts(s.seed, framework_version=torch.__version__)
+    model, reporter, readings = sharded(s, device), Reporter(s), Readings()
+    readings.watch(model, s.seq_length, s.num_layers)
     optimizer = adam(model.parameters(), s)
     schedule = schedule_of(optimizer, s)
     for index, batch in enumerate(batches):
         if index == 0:
             reporter.built(plain_ranks.effective(s, optimizer, s.arguments.get, batch, **read_back(model, s)), batch)
+            policy = {"MixedPrecisionPolicy": model._get_fsdp_state()._mp_policy}
+            readings.begin(Source(model, lambda tensors: tensors.items()), policy, decays_of(optimizer))
         lr_used = optimizer.param_groups[0]["lr"]
         loss = backward(
             model, torch.from_numpy(micro_batches(batch, s, dist.get_rank(), dist.get_world_size())).to(device)
         )
+        readings.gradients(model.parameters())
         norm = nn.utils.clip_grad_norm_(model.parameters(), **s.arguments).full_tensor()
         optimizer.step()
         schedule.step()
@@ -69,6 +74,7 @@ def train(s: Settings) -> str | None:
         reporter.step(index, loss, norm.item(), lr_used)
         if reporter.stopped:
             break
+    readings.finish(reporter.effective)
     return reporter.stopped
 
 

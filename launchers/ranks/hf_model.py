@@ -17,8 +17,12 @@ NAMES = {
     **{part: f"self_attn.{part}_proj" for part in ("q", "k", "v")},
     "proj": "self_attn.o_proj",
     **{part: f"mlp.{part}_proj" for part in ("gate", "up", "down")},
+    "input_norm": "input_layernorm",
+    "mlp_norm": "post_attention_layernorm",
+    "final_norm": "model.norm",
+    **{f"{part}_norm": f"self_attn.{part}_norm" for part in ("q", "k")},
 }
-"""The modules of transformers' Llama and Qwen (plain_ranks.apart)."""
+"""The modules of transformers' Llama and Qwen (plain_ranks.apart, together)."""
 
 
 def kind(s: Settings) -> str:

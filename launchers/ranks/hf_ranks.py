@@ -19,6 +19,7 @@ import torch.distributed as dist
 import transformers
 from numpy.typing import NDArray
 from plain_ranks import Reporter, Settings, global_batches, schedule_of
+from plain_readings import Readings, Source, decays_of
 from torch.utils.data import Dataset, Sampler, SequentialSampler
 
 
@@ -49,6 +50,11 @@ class Trainer(transformers.Trainer):
     """See the head of this file."""
 
     settings: Settings
+    readings: Readings
+
+    def _clip_grad_norm(self, model: Any) -> Any:
+        self.readings.gradients(model.parameters())
+        return super()._clip_grad_norm(model)
 
     def _get_train_sampler(self, *_: Any) -> Sampler[int]:
         return SequentialSampler(self.train_dataset)
@@ -65,8 +71,15 @@ class Report(transformers.TrainerCallback):
         self.settings, self.trainer, self.lr_used = s, trainer, 0.0
         self.reporter = Reporter(s)
 
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        model = self.trainer.model
+        named = partial(plain_ranks.together, self.settings, hf_model.NAMES)
+        objects = {"TrainingArguments": args, "ModelConfig": model.config}
+        self.trainer.readings.begin(Source(model, named), objects, decays_of(self.trainer.optimizer))
+
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.lr_used = self.trainer.optimizer.param_groups[0]["lr"]
+        self.trainer.readings.gradients(self.trainer.model.parameters())  # where nothing is clipped
         if state.global_step == 0:
             built = {
                 **hf_model.read_back(self.trainer.accelerator.unwrap_model(self.trainer.model)),
@@ -130,12 +143,15 @@ def train(s: Settings) -> str | None:
     args = arguments(s)  # begins the process group
     if not dist.is_initialized():
         dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
-    plain_ranks.print_facts(framework_version=transformers.__version__)
-    trainer = Trainer(model=hf_model.build(s), args=args, train_dataset=samples)
-    trainer.settings = s
+    plain_ranks.print_facts(s.seed, framework_version=transformers.__version__)
+    model, readings = hf_model.build(s), Readings()
+    readings.watch(model, s.seq_length, s.num_layers)
+    trainer = Trainer(model=model, args=args, train_dataset=samples)
+    trainer.settings, trainer.readings = s, readings
     report = Report(s, trainer)
     trainer.add_callback(report)
     trainer.train()
+    readings.finish(report.reporter.effective)
     return report.reporter.stopped
 
 

@@ -116,11 +116,14 @@ def check_machine(s: Settings) -> None:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 
 
-def print_facts(**versions: str) -> None:
-    """Print once what this process runs on, after the process group has begun. versions: of the stack's packages."""
+def print_facts(seed: int, **versions: str) -> None:
+    """Print once what this process runs on, after the process group has begun. seed: of the first weights, which are
+    always those of every stack here. versions: of the stack's packages."""
     if dist.get_rank() == 0:
         facts = {"backend": dist.get_backend(), "omp_num_threads": torch.get_num_threads(), **versions}
-        mark("facts", {**machine_facts(torch.cuda.is_available()), **facts})
+        # by which a reader of the log alone knows that no speed in it counts
+        rehearsed = {"stand_in": "gloo"} if os.environ.get("TPRIMAT_REHEARSED") else {}
+        mark("facts", {**machine_facts(torch.cuda.is_available()), **facts, "equal_init": seed, **rehearsed})
 
 
 def global_batches(s: Settings) -> Iterator[NDArray[np.int32]]:
@@ -203,15 +206,55 @@ def apart(s: Settings, names: Mapping[str, str]) -> Iterator[tuple[str, NDArray[
             yield f"{names['layer']}.{number}.{names[part]}.weight", rows.reshape(-1, values.shape[1])
 
 
+def together(
+    s: Settings, names: Mapping[str, str], tensors: Mapping[str, torch.Tensor]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield complete tensors by Megatron's names: the reverse of `apart`, of weights and of what belongs to them.
+    tensors: by the stack's own names. names: also of the norms: input_norm, mlp_norm, q_norm and k_norm in a layer, and
+    final_norm."""
+    heads, groups, width = s.num_attention_heads, s.num_query_groups, s.kv_channels
+    whole = {
+        "embedding": "embedding.word_embeddings",
+        "output": "output_layer",
+        "final_norm": "decoder.final_layernorm",
+    }
+    inner = {
+        "input_norm": "input_layernorm",
+        "proj": "self_attention.linear_proj",
+        "q_norm": "self_attention.q_layernorm",
+        "k_norm": "self_attention.k_layernorm",
+        "mlp_norm": "pre_mlp_layernorm",
+        "down": "mlp.linear_fc2",
+    }
+    pairs = [(names[part], name) for part, name in whole.items() if part in names]
+    for number in range(s.num_layers):
+        layer = f"{names['layer']}.{number}"
+        pairs += [(f"{layer}.{names[p]}", f"decoder.layers.{number}.{name}") for p, name in inner.items() if p in names]
+        for end in ("weight", "bias"):
+            q, k, v = (tensors.get(f"{layer}.{names[part]}.{end}") for part in ("q", "k", "v"))
+            if q is not None and k is not None and v is not None:
+                rows = [part.reshape(groups, -1, *part.shape[1:]) for part in (q, k, v)]
+                mixed = torch.cat(rows, 1).reshape((heads + 2 * groups) * width, *q.shape[1:])
+                yield f"decoder.layers.{number}.self_attention.linear_qkv.{end}", mixed
+        halves = [tensors.get(f"{layer}.{names[part]}.weight") for part in ("gate", "up")]
+        if None not in halves:
+            yield f"decoder.layers.{number}.mlp.linear_fc1.weight", torch.cat([h for h in halves if h is not None])
+    for own, name in pairs:
+        if (tensor := tensors.get(f"{own}.weight")) is not None:
+            yield f"{name}.weight", tensor
+
+
 class Reporter:
     """Print, on the first rank, what was built and each step; keep whether the loss stayed finite."""
 
     def __init__(self, s: Settings) -> None:
         self.settings, self.first = s, dist.get_rank() == 0
         self.stopped: str | None = None
+        self.effective: dict[str, Any] = {}
 
     def built(self, effective: dict[str, Any], batch: NDArray[np.int32]) -> None:
         """Print the settings that were read back, and the fingerprint of the first global batch."""
+        self.effective = effective
         if self.first:
             mark("effective", effective)
             mark("facts", {"data_first_batch": fingerprint(batch)})

@@ -6,14 +6,14 @@ and Megatron's RoPE, without Llama 3.1's scaling. So the one or the other is wha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from plain_llama import LLAMA3
-from plain_ranks import Settings, apart
+from plain_ranks import Settings, apart, together
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torchtitan.models.llama3.infra.parallelize import parallelize_llama
 from torchtitan.models.llama3.model.args import RoPEScalingArgs, TransformerModelArgs
@@ -31,8 +31,12 @@ NAMES = {
     "gate": "feed_forward.w1",
     "up": "feed_forward.w3",
     "down": "feed_forward.w2",
+    "input_norm": "attention_norm",
+    "mlp_norm": "ffn_norm",
+    "final_norm": "norm",
+    **{f"{part}_norm": f"attention.{part}_norm" for part in ("q", "k")},
 }
-"""The modules of TorchTitan's models (plain_ranks.apart)."""
+"""The modules of TorchTitan's models (plain_ranks.apart, together)."""
 _WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.")
 
 
@@ -94,10 +98,25 @@ def put(parameter: torch.Tensor, full: torch.Tensor) -> None:
 
 def weights(s: Settings) -> Iterator[tuple[str, NDArray[Any]]]:
     """Yield the first value of each matrix by TorchTitan's name: rows of queries and keys as its RoPE pairs them."""
-    heads = {"attention.wq.weight": s.num_attention_heads, "attention.wk.weight": s.num_query_groups}
     for name, values in apart(s, NAMES):
-        inner = name.partition("layers.")[2].partition(".")[2]
-        yield name, adjacent(values, heads[inner]) if is_llama(s) and inner in heads else values
+        heads = turned(s, name)
+        yield name, adjacent(values, heads) if heads else values
+
+
+def turned(s: Settings, name: str) -> int | None:
+    """Return how many heads of a matrix its RoPE turns that pairs adjacent elements; None: there are none in it."""
+    heads = {"attention.wq.weight": s.num_attention_heads, "attention.wk.weight": s.num_query_groups}
+    return heads.get(name.partition("layers.")[2].partition(".")[2]) if is_llama(s) else None
+
+
+def named(s: Settings, tensors: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield complete tensors of the model by Megatron's names, and as its RoPE pairs them: the reverse of `weights`."""
+    whole = {}
+    for name, tensor in tensors.items():
+        heads = turned(s, plain_name(name))
+        halves = tensor.reshape(heads, -1, 2, tensor.shape[1]).transpose(1, 2) if heads else tensor
+        whole[plain_name(name)] = halves.reshape(tensor.shape)
+    return together(s, NAMES, whole)
 
 
 def adjacent(rows: NDArray[Any], heads: int) -> NDArray[Any]:

@@ -18,8 +18,10 @@ from typing import Any
 import numpy as np
 import plain_ranks
 import torch
+import torch.distributed as dist
 from numpy.typing import NDArray
 from plain_ranks import Reporter, Settings, global_batches, micro_batches, rate
+from plain_readings import Readings, Source, decays_of
 from rank_program import Problem, Refused, installed, is_first_rank
 
 OURS = "tprimat"
@@ -48,11 +50,35 @@ def train(s: Settings) -> str | None:
     init_distributed(job.comm, base_folder=job.job.dump_folder)  # Trainer finds that it is there
     reporter = Reporter(s)
     register(s, samples, reporter)
-    plain_ranks.print_facts(framework_version=installed("torchtitan")["torchtitan"] or "unknown")
+    plain_ranks.print_facts(s.seed, framework_version=installed("torchtitan")["torchtitan"] or "unknown")
     trainer = Stopping(job)
+    readings = watched(trainer, s)
     trainer.train()
+    readings.finish(reporter.effective)
     trainer.close()
     return reporter.stopped
+
+
+def watched(trainer: Any, s: Settings) -> Readings:
+    """Return what reads a rehearsal of this trainer from now on."""
+    import torchtitan_model
+    from torchtitan.distributed import utils
+
+    readings, model, dims = Readings(), trainer.model_parts[0], trainer.parallel_dims
+    readings.watch(model, s.seq_length, s.num_layers)
+    decays = {k: v for one in trainer.optimizers.optimizers for k, v in decays_of(one).items()}
+    objects = {"JobConfig": trainer.job_config, "ModelArgs": model.model_args}
+    source, rank = Source(model, lambda tensors: torchtitan_model.named(s, tensors)), dist.get_rank()
+    readings.begin(source, objects, decays, tensor=rank % dims.tp, data=rank // dims.tp)
+    clip = utils.clip_grad_norm_
+
+    def read_and_clip(parameters: Any, *arguments: Any, **options: Any) -> Any:
+        known = [*parameters]
+        readings.gradients(known)
+        return clip(known, *arguments, **options)
+
+    utils.clip_grad_norm_ = read_and_clip
+    return readings
 
 
 def on_a_cpu() -> None:

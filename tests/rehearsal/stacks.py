@@ -44,10 +44,20 @@ def canonical_rate(requested: Mapping[str, Any], step: int) -> float:
     return float(least + (lr - least) / 2 * (1 + math.cos(math.pi * share)))
 
 
+_INTERPRETERS = {
+    "nemo": ("NEMO_PYTHON", ".venv-nemo"),
+    "megatron_bridge": ("BRIDGE_PYTHON", ".venv-bridge"),
+    "primus": ("PRIMUS_PYTHON", None),
+    **dict.fromkeys(("hf", "deepspeed"), ("STACKS_PYTHON", ".venv-stacks")),
+    "torchtitan": ("TORCHTITAN_PYTHON", ".venv-torchtitan"),
+}
+"""By stack the variable that names its interpreter, and the environment beside ours that has it; the others run in
+ours."""
+
+
 def interpreter(stack: str) -> str:
     """Return the interpreter that has `stack`; the test is skipped, by name, where there is none."""
-    variable = {"nemo": "NEMO_PYTHON", "megatron_bridge": "BRIDGE_PYTHON", "primus": "PRIMUS_PYTHON"}[stack]
-    name = {"nemo": ".venv-nemo", "megatron_bridge": ".venv-bridge"}.get(stack)
+    variable, name = _INTERPRETERS[stack]
     beside = str(ROOT / name / "bin" / "python") if name else sys.executable
     result = os.environ.get(f"TPRIMAT_{variable}") or os.environ.get(variable) or beside
     if not Path(result).is_file():
@@ -70,7 +80,7 @@ def rehearsed(
 
     wrong: what is planted, by the stack's own keys. words: the same behind Primus' command. program: ours, and what
     runs in its place."""
-    python: tuple[str, ...] = () if framework == "megatron" else (f"framework.python={interpreter(framework)}",)
+    python: tuple[str, ...] = () if framework not in _INTERPRETERS else (f"framework.python={interpreter(framework)}",)
     if framework == "primus" and "PRIMUS_RELEASE" in os.environ:  # of a checkout whose git does not tell: main
         python += (f"framework.release={os.environ['PRIMUS_RELEASE']}",)
     port = f"cluster.master_port={free_port()}"

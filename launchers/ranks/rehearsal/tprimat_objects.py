@@ -45,6 +45,7 @@ PACKAGES = {
     "megatron.bridge": "megatron-bridge",
     "nemo": "nemo-toolkit",
     "transformer_engine": "transformer-engine",
+    **{name: name for name in ("torchtitan", "transformers", "accelerate", "deepspeed")},
     "torch.optim": "torch",
     "torch.nn": "torch",
     "megatron": None,

@@ -1,0 +1,13 @@
+"""What is planted in framework=hf's program (planted_hf.py, which needs transformers), and by which checks and words a
+comparison must find it."""
+
+from __future__ import annotations
+
+VARIABLE = "TPRIMAT_PLANTED"
+FOUND: dict[str, tuple[set[str], str]] = {
+    "sampler": ({"inputs", "tokens_checksum"}, "other tokens are read"),
+    "labels not shifted": ({"inputs"}, "masked targets"),
+    "labels shifted twice": ({"inputs"}, "masked targets"),
+    "schedule": ({"lr_used"}, "in the schedule"),
+    "norms decay": ({"parameters_undecayed"}, "norms"),
+}
