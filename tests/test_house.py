@@ -137,7 +137,7 @@ MAY_NAME = {
     "launchers/primus_recipes.py": {"primus", "megatron"},  # a part of the module of Primus
     # CONTRIBUTING.md, rule 2: where ours cannot be imported
     "launchers/ranks/rehearsal/tprimat_probe.py": {"nemo", "primus"},
-    "launchers/ranks/rehearsal/tprimat_objects.py": {"nemo", "primus", "megatron"},
+    "launchers/ranks/rehearsal/tprimat_objects.py": {"nemo", "primus", "megatron", "deepspeed", "torchtitan"},
     "shell/environment.sh": {"nvidia"},
     "shell/power_tools": {"nvidia", "amd"},
     **{f"shell/{name}": {"primus"} for name in ("primus_train.sh", "bundle_primus.sh")},

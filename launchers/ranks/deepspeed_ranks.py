@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_grad
 from deepspeed.utils.logging import set_log_level_from_string
+from numpy.typing import NDArray
 from plain_ranks import Reporter, Settings, adam, global_batches, micro_batches, schedule_of
 from plain_readings import Readings, Source, decays_of, held
 
@@ -70,23 +71,29 @@ def train(s: Settings) -> str | None:
             source = Source(engine.module, partial(plain_ranks.together, s, hf_model.NAMES), full)
             readings.begin(source, objects, decays)
         lr_used = optimizer.param_groups[0]["lr"]
-        loss = torch.zeros((), device=engine.device)
-        parts = torch.from_numpy(micro_batches(batch, s, dist.get_rank(), dist.get_world_size())).to(engine.device)
-        for part in parts.long():
-            tokens, labels = part[:, :-1], part[:, 1:].contiguous()
-            share = engine(input_ids=tokens, labels=labels, shift_labels=labels).loss
-            engine.backward(share)
-            if engine.is_gradient_accumulation_boundary():
-                readings.gradients(model.parameters() if engine.zero_optimization_stage() == 0 else ())
-            engine.step()
-            loss += share.detach().float() / len(parts)
-        dist.all_reduce(loss)
+        loss = step(engine, micro_batches(batch, s, dist.get_rank(), dist.get_world_size()), readings)
         norm = engine.get_global_grad_norm()  # of stage 0 in fp32 it is not known
-        reporter.step(index, loss.item() / dist.get_world_size(), None if norm is None else float(norm), lr_used)
+        reporter.step(index, loss, None if norm is None else float(norm), lr_used)
         if reporter.stopped:
             break
     readings.finish(reporter.effective)
     return reporter.stopped
+
+
+def step(engine: Any, parts: NDArray[Any], readings: Readings) -> float:
+    """Take one step over this rank's micro-batches [micro-batches, samples, sequence + 1], and return the mean loss of
+    the global batch."""
+    loss = torch.zeros((), device=engine.device)
+    for part in torch.from_numpy(parts).to(engine.device).long():
+        tokens, labels = part[:, :-1], part[:, 1:].contiguous()
+        share = engine(input_ids=tokens, labels=labels, shift_labels=labels).loss
+        engine.backward(share)
+        if engine.is_gradient_accumulation_boundary():
+            readings.gradients(engine.module.parameters() if engine.zero_optimization_stage() == 0 else ())
+        engine.step()
+        loss += share.detach().float() / len(parts)
+    dist.all_reduce(loss)
+    return float(loss.item() / dist.get_world_size())
 
 
 def full(parameter: torch.Tensor, what: str) -> torch.Tensor | None:

@@ -1,5 +1,5 @@
-"""What is planted in framework=hf's program (planted_hf.py, which needs transformers), and by which checks and words a
-comparison must find it."""
+"""Name what is planted in the program of framework=hf (planted_hf.py, which needs transformers), and the checks and
+words by which a comparison must find it."""
 
 from __future__ import annotations
 
