@@ -50,6 +50,7 @@ $(VENV)/.embedded: $(VENV)/bin/python pyproject.toml requirements/lock.txt requi
 	$(LOCKED) requirements/lock.txt
 	$(if $(filter locked,$(TORCH)),$(LOCKED) requirements/lock-torch.txt,$(PIP) install --quiet $(INDEXES) torch==$(TORCH_VERSION))
 	$(PIP) install --quiet $(INDEXES) --no-deps -e .
+	@$(VENV)/bin/python -m compileall -q conf launchers parsers metrics compare estimate measure corpora tensorprimat # where nobody may write later
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.embedded requirements/lock-dev.txt

@@ -2,7 +2,10 @@
 
 import sys
 
-from tensorprimat.launch import main
+from launchers import early
 
 if __name__ == "__main__":
+    early.begin(sys.argv[1:])
+    from tensorprimat.launch import main
+
     sys.exit(main(None))

@@ -13,14 +13,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory, TemporaryFile
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from launchers.rehearse import FOLDER
+from launchers import early
+from launchers.early import Early
 from launchers.runner import MARK
 
-PROGRAM = FOLDER / "tprimat_warm.py"
-VARIABLE, MOST_BYTES = "TPRIMAT_WARM", 1 << 17  # as PROGRAM has them
+VARIABLE, MOST_BYTES = "TPRIMAT_WARM", 1 << 17  # as rehearsal/tprimat_warm.py has them
 MOST = 3
 """Processes at a time, each of about 1 GB: beyond that the one that was used longest ago ends."""
 END_S = 10.0
@@ -60,8 +60,8 @@ class _Pool:
     """Take the ranks that ask at `listener`, and pass each to a process that suits it, started where there is none. One
     whose stack cannot be imported is left alone: it goes on by itself, and shows why."""
 
-    def __init__(self, listener: socket.socket, folder: Path) -> None:
-        self.listener, self.folder = listener, folder
+    def __init__(self, listener: socket.socket, folder: Path, begun: list[Early], several: bool) -> None:
+        self.listener, self.folder, self.begun, self.several = listener, folder, begun, several
         self.warm: list[_Warm] = []
         self.failed: list[tuple[Any, ...]] = []
 
@@ -92,8 +92,9 @@ class _Pool:
 
     def _suited(self, request: _Request) -> _Warm | None:
         self.warm = [one for one in self.warm if one.process.poll() is None]
+        self.warm += self._begun(request)
         one = next((one for one in self.warm if one.suits(request)), None)
-        if one is None and _of(request) not in self.failed:
+        if one is None and self.several and _of(request) not in self.failed:
             if len(self.warm) >= MOST:
                 self.warm.pop(0).end()
             one = self._started(request)
@@ -101,20 +102,19 @@ class _Pool:
             self.warm = [*(other for other in self.warm if other is not one), one]
         return one
 
+    def _begun(self, request: _Request) -> Iterator[_Warm]:
+        """Yield the process that has been importing since the launch began, if that may be what `request` needs."""
+        while self.begun:
+            one = self.begun.pop()
+            guess = all(request["env"].get(name) == value for name, value in one.guessed.items())
+            if guess and _of(request) == _of(one.request) and (names := one.control.recv(MOST_BYTES)):
+                yield _Warm(one.request, one.process, one.control, tuple(json.loads(names)))
+            else:
+                one.end()
+
     def _started(self, request: _Request) -> _Warm | None:
-        control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        words = (*request["python"], str(PROGRAM), str(theirs.fileno()), request["argv"][0], str(self.folder))
-        with theirs, TemporaryFile() as log:
-            process = subprocess.Popen(
-                words,
-                cwd=request["folder"],
-                env={name: value for name, value in request["env"].items() if name != MARK},  # of no run
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-            )
+        env = {name: value for name, value in request["env"].items() if name != MARK}  # of no run
+        process, control = early.started({**request, "env": env}, str(self.folder))
         names = control.recv(MOST_BYTES)
         one = _Warm(request, process, control, tuple(json.loads(names or "[]")))
         if names:
@@ -127,10 +127,14 @@ class _Pool:
 
 
 @contextmanager
-def kept() -> Iterator[None]:
+def kept(several: bool = True) -> Iterator[None]:
     """Let rehearsals that are started meanwhile share their imports: ranks of rehearse=layout, and toys of one rank.
-    All processes have ended when it returns. Without Linux nothing is shared; inside another `kept` that one serves."""
-    if sys.platform != "linux" or VARIABLE in os.environ:
+    several: there will be more than one; for a single one only what was begun early is worth it. All processes have
+    ended when it returns. Without Linux nothing is shared; inside another `kept` that one serves."""
+    begun_early = [*early.taken()]
+    if sys.platform != "linux" or VARIABLE in os.environ or not (several or begun_early):
+        for one in begun_early:
+            one.end()
         yield
         return
     with (
@@ -140,12 +144,16 @@ def kept() -> Iterator[None]:
         path = str(Path(folder) / "socket")
         listener.bind(path)
         listener.listen()
-        pool = threading.Thread(target=_Pool(listener, Path(folder)).run, daemon=True)
+        pool = threading.Thread(target=_Pool(listener, Path(folder), [*begun_early], several).run, daemon=True)
         pool.start()
         os.environ[VARIABLE] = path
         try:
             yield
         finally:
             del os.environ[VARIABLE]
+            for one in begun_early:  # its ranks have ended, or it is still importing for one that was ended
+                one.process.kill()
             listener.shutdown(socket.SHUT_RDWR)
             pool.join()
+            for one in begun_early:
+                one.end()

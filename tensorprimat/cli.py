@@ -12,6 +12,7 @@ from pathlib import Path
 from conf.arguments import OUTPUT, Command, switch
 from conf.errors import Answer, InputError, Problem, closest, command, listed
 from conf.version import VERSION
+from launchers import early
 
 # Command: its module, its Command and its main there, and its purpose.
 COMMANDS: Mapping[str, tuple[str, str, str, str]] = {
@@ -56,6 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     name, *rest = arguments
     if name not in COMMANDS:
         raise InputError(Problem(name, "no such command", allowed=listed([*COMMANDS]), hint=closest(name, COMMANDS)))
+    if name == "launch":
+        early.begin(rest)
     module, _, function, _ = COMMANDS[name]
     sys.argv = [f"{typed} {name}", *rest]
     code: int = getattr(import_module(module), function)(rest)

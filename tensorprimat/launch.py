@@ -136,8 +136,8 @@ def run_all(requested: Sequence[Experiment], as_json: bool, *, anew: bool = True
             starts += [partial(_once, e) for e in single]
         most = together.at_once(requested) if not single else turns.at_once(single)
         imports = {(e.framework.name, e.framework.python, e.training.seed, e.equal_init) for e in requested}
-        if not single and len(requested) > 1 and 1 in (most, len(imports)):  # those of two stacks would wait in turn
-            held.enter_context(warm.kept())
+        if not single and 1 in (most, len(imports)):  # those of two stacks would wait in turn
+            held.enter_context(warm.kept(len(requested) > 1))
         try:
             for row in together.rows(starts, most, _is_ended_by_us):
                 rows.append(row)
