@@ -135,7 +135,9 @@ def _changes(e: Experiment, own: Mapping[str, Any]) -> Iterator[tuple[float, dic
     tp, pp, world = e.layout.tensor_model_parallel_size, e.layout.pipeline_model_parallel_size, e.layout.world_size
     micro, batch, cp = int(own["micro_batch_size"]), e.training.global_batch_size, e.layout.context_parallel_size
     tps = [n for n in tensor_sizes(e.model) if tp <= n <= max(tp, e.gpus_per_node) and n % tp == 0]
-    pps = [n for n in divisors(e.model.num_layers) if pp <= n <= world and n % pp == 0]
+    ends = e.sizes().first + e.sizes().last
+    pps = [n for n in divisors(e.model.num_layers + ends) if pp <= n <= world and n % pp == 0]
+    pps = [n for n in pps if not ends or e.model.num_layers + ends >= 2 * n]  # each end keeps a layer
     for n, m, b, again in product(tps, pps, divisors(micro), (False, True)):
         dp, rest = divmod(world, n * m * cp)
         divides = not rest and dp and batch % (dp * b) == 0 and (dp * cp) % e.layout.expert_model_parallel_size == 0

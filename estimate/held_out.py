@@ -16,7 +16,7 @@ from conf.facts import hardware
 from estimate.fit import REACHED, fit
 from estimate.fitted import Error, Parameters, Wider
 from estimate.jobs import Jobs, Numbers, Words
-from estimate.predict import DISTANCES, WIDER, beyond, classes_of, distance_of, error_of, has_efficiency
+from estimate.predict import DISTANCES, WIDER, classes_of, distance_of, error_of, wider_by
 from estimate.step_time import Case, cases_of, step_time
 
 FOLDS = 5
@@ -69,7 +69,7 @@ def groups(keys: Sequence[str]) -> NDArray[np.intp]:
 class HeldOut:
     """Logarithms of predicted by measured step time of runs, each by a fit that did not have it. row: which run; a run
     may be there once for each split. classes: of each. distance: from the runs of that fit; wider: what widens its
-    interval, shape (n, 2) in the order of WIDER."""
+    interval, shape (n, 3) in the order of WIDER."""
 
     error: Numbers
     row: NDArray[np.intp]
@@ -95,8 +95,7 @@ def held_out(runs: Runs, split: NDArray[np.intp], parameters: Parameters) -> Hel
         fitted = fit(others.jobs, others.step_time_s, others.alike, parameters, "")
         jobs = runs.jobs.take(judged)
         error[judged] = np.log(step_time(jobs, fitted).total / runs.step_time_s[judged])
-        unknown = np.array([not has_efficiency(fitted, case) for case in cases.distinct])
-        wider[judged] = np.stack([unknown[index[judged]], beyond(jobs, fitted)], axis=1)
+        wider[judged] = wider_by(jobs, fitted)
         distance[judged] = np.array([distance_of(fitted, case) for case in cases.distinct], dtype=object)[index[judged]]
     rows = np.flatnonzero(split >= 0)
     classes = tuple(classes_of(cases.distinct[index[row]]) for row in rows)
@@ -118,7 +117,7 @@ def splits(runs: Runs) -> Mapping[str, NDArray[np.intp]]:
     """Return the splits by which the shipped errors are found, each in folds. configuration: complete configurations;
     release: complete releases of stacks on a GPU; precision, machine, work: all that a framework ran in a precision on
     a GPU, of one kind on a GPU, and of one kind; source and gpu: a fold for each source, and each architecture; reach:
-    the longest sequences, most GPUs and most ranks of experts, one in twenty each."""
+    one of the longest sequences, one of most GPUs and one of most ranks of experts, one run in twenty each."""
     cases = cases_of(runs.jobs)
     index = [0] * runs.jobs.count if cases.index is None else cases.index.tolist()
 
@@ -127,9 +126,9 @@ def splits(runs: Runs) -> Mapping[str, NDArray[np.intp]]:
         return [each[i] for i in index]
 
     large = np.full(runs.jobs.count, -1, dtype=np.intp)
-    for name in REACHED:
+    for fold, name in enumerate(REACHED):
         column = np.broadcast_to(getattr(runs.jobs, name), runs.jobs.count)
-        large[column > np.quantile(column, 0.95)] = 0
+        large[(column > np.quantile(column, 0.95)) & (large < 0)] = fold
     some = {
         "release": keys(lambda case: f"{case.stack} {case.hardware}"),
         "precision": keys(lambda case: f"{case.framework} {case.hardware} {case.precision}"),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import nan
 from typing import NamedTuple
 
 from conf import frameworks
 from conf.errors import InputError, Problem, listed
 from conf.facts import precision_of
+from conf.shapes import ENDS
 from estimate.host import columns_of_host
 from estimate.jobs import PEAK_OF, RECOMPUTED, Jobs, adam_bytes, columns_of_hardware, columns_of_shape
 from estimate.rows import Column, jobs_of
@@ -81,6 +83,7 @@ def columns_of_record(record: Record) -> dict[str, Column]:
         "expert_tensor_parallel_size": facts.size("expert_tensor_parallel_size") or sizes["tensor_model"],
         "data_parallel_size": world // ranks,
         "sequence_parallel": float(bool(facts.settings.get("sequence_parallel"))),
+        "embedding_counts": nan if (first := facts.settings.get(ENDS[0])) is None else float(bool(first)),
         "gpus_per_node": of_node,
         "trained": "pretraining",
         "precision": spelled,

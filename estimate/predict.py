@@ -28,10 +28,11 @@ DISTANCES = (
 )
 """Distances of a job from the measured ones, the nearest first: a name, what it has in common with some of them
 (OFFSETS), and what nobody measured. Two with one GPU, or of one framework, are not like each other for that."""
-GPU, REACH = "gpu", "reach"
-WIDER = (GPU, REACH)
-"""Reasons to widen an interval at any distance. gpu: no run on it in that precision; reach: a longer sequence, more
-GPUs or more ranks of experts than of any run. Widths and factors are measured (estimate/held_out.py)."""
+GPU, ARCHITECTURE, REACH = "gpu", "architecture", "reach"
+WIDER = (GPU, ARCHITECTURE, REACH)
+"""Reasons to widen an interval at any distance. gpu: no run on it in that precision; architecture: nor on any GPU of
+its architecture; reach: a longer sequence, more GPUs or more ranks of experts than of any run. Widths and factors are
+measured (estimate/held_out.py)."""
 
 
 HOST = 2.0
@@ -100,11 +101,28 @@ def half_widths(jobs: Jobs, known: Parameters) -> Numbers:
     cases = cases_of(jobs)
     errors = [_expected(known, case)[1] for case in cases.distinct]
     halves = [cases.spread([getattr(error, half) for error in errors]) for half in ("half_80", "half_95")]
-    unknown = cases.spread([float(not has_efficiency(known, case)) for case in cases.distinct]) > 0
-    for name, wider in ((GPU, unknown), (REACH, beyond(jobs, known))):
+    for name, wider in zip(WIDER, wider_by(jobs, known).T, strict=True):
         by = known.wider[name].by if name in known.wider else (1.0, 1.0)
         halves = [half * np.where(wider, factor, 1.0) for half, factor in zip(halves, by, strict=True)]
     return np.stack([np.broadcast_to(half, (jobs.count,)) for half in halves])
+
+
+def wider_by(jobs: Jobs, known: Parameters) -> NDArray[np.bool_]:
+    """Return what widens the interval of each job, shape (n, 3) in the order of WIDER."""
+    cases = cases_of(jobs)
+    kin = {_architecture(name.split(".")[1]) for name in known.measured}
+    new = [not has_efficiency(known, case) for case in cases.distinct]
+    strange = [
+        is_new and _architecture(case.hardware) not in kin for is_new, case in zip(new, cases.distinct, strict=True)
+    ]
+    gpu, architecture = (cases.spread([float(each) for each in column]) > 0 for column in (new, strange))
+    columns = (gpu & ~architecture, architecture, beyond(jobs, known))
+    return np.stack([np.broadcast_to(each, (jobs.count,)) for each in columns], axis=1)
+
+
+def _architecture(name: str) -> str | None:
+    device = hardware(name)
+    return device.architecture if device else None
 
 
 def error_of(known: Parameters, distance: str, classes: Sequence[str]) -> tuple[str, Error]:

@@ -6,8 +6,8 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import islice
-from math import isnan, lcm
+from itertools import chain, islice
+from math import isnan, lcm, nan
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TextIO
@@ -50,10 +50,13 @@ class Row:
     refused: str = ""
 
 
-def read_rows(file: TextIO, name: str) -> tuple[list[str], Iterator[Row]]:
-    """Return the header and the rows of a table. InputError: it is none."""
+def read_rows(file: TextIO, name: str) -> tuple[list[str], Iterator[Row], str]:
+    """Return the header and the rows of a table, and what stands between its cells: a spreadsheet writes semicolons
+    where the comma is in its numbers, and tabs as text. InputError: it is none."""
     csv.field_size_limit(_LONGEST_CELL)
-    reader = csv.reader(file)
+    line = file.readline(_LONGEST_CELL)
+    between = max((",", ";", "\t"), key=line.count)
+    reader = csv.reader(chain((line,), file), delimiter=between)
     try:
         header = next(reader, [])
     except csv.Error as error:
@@ -66,7 +69,7 @@ def read_rows(file: TextIO, name: str) -> tuple[list[str], Iterator[Row]]:
         )
     if double := sorted({key for key in keys if key and keys.count(key) > 1}):
         raise InputError(Problem(name, f"has a column twice: {listed([quoted(key) for key in double])}"))
-    return header, _rows(reader, keys)
+    return header, _rows(reader, keys), between
 
 
 def _rows(reader: Iterator[list[str]], keys: Sequence[str]) -> Iterator[Row]:
@@ -254,6 +257,7 @@ class _Reader:
             "recompute_layers": again.layers,
             "offloaded_layers": min(offloaded, layers),
             "sequence_parallel": float(layout["tp"] > 1 and not without),
+            "embedding_counts": nan,
             "gradient_bytes": 4,
             "optimizer_bytes": adam_bytes(self.text("precision").lower() in ("fp32", "float32")),
             "fp8_params": 0.0,

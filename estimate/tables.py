@@ -43,13 +43,13 @@ def predict_table(source: Path, target: Path) -> Counts:
     counts = Counts(0, 0)
     try:
         with source.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
-            header, rows = read_rows(file, source.name)
+            header, rows, between = read_rows(file, source.name)
             if double := [name for name in ADDED if name in (text.strip().lower() for text in header)]:
                 raise InputError(
                     Problem(source.name, "has a column of the result already", double[0], hint="rename it")
                 )
             with writing(target), target.open("w", newline="", encoding="utf-8", errors="surrogateescape") as out:
-                writer = csv.writer(out, lineterminator="\n")
+                writer = csv.writer(out, lineterminator="\n", delimiter=between)
                 writer.writerow((*header, *ADDED))
                 for some in chunks(rows):
                     done = completed(some, judged)

@@ -134,7 +134,7 @@ def test_more_peak_means_less_time_in_the_sensitivities() -> None:
 def test_intervals_of_simulated_errors_hold_as_many_as_they_say() -> None:
     random = np.random.default_rng(3)
     distance = np.array(["like", "model", "work", "work"], dtype=object).repeat(4000)
-    wider = np.zeros((16000, 2), dtype=bool)
+    wider = np.zeros((16000, len(WIDER)), dtype=bool)
     wider[12000:, 0] = True
     scales = np.repeat([0.1, 0.25, 0.5, 0.8], 4000)
     held = splits.HeldOut(random.normal(0, scales), np.arange(16000), (("kind", "all"),) * 16000, distance, wider)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 from dataclasses import fields
 from math import isnan
@@ -17,6 +18,7 @@ from estimate.cells import hardware_named, network_bandwidth, recompute, stack
 from estimate.jobs import Jobs
 from estimate.row_shape import parameters, row_shape
 from estimate.rows import jobs_of, read_row, read_rows, table_rows
+from estimate.tables import predict_table
 from metrics.shape import shape_of_model
 
 COLLECTED = Path(__file__).parents[3] / "shared" / "data" / "published_runs.csv"
@@ -25,7 +27,7 @@ pp,vp,cp,ep,dp,fsdp_zero,precision,recompute,task,date"""
 LINE = """H100,64,8,NVLink+IB400,Megatron-Core,llama3-70b,70.552,80,8192,28672,64,8,128256,8192,128,1,4,4,5,2,1,2,\
 distopt(zero1),bf16,none,pretrain,v25.04.02"""
 LLAMA = dict(zip(HEADER.split(","), LINE.split(","), strict=True))
-MAY_BE_UNKNOWN = {"cuda_graphs", "flex_dispatcher", "overlapped_experts"}
+MAY_BE_UNKNOWN = {"cuda_graphs", "flex_dispatcher", "overlapped_experts", "embedding_counts"}
 COLUMNS = sorted({*LLAMA, "offload_layers", "experts", "topk", "notes"})
 
 
@@ -187,13 +189,22 @@ def test_a_file_that_is_no_table_of_runs_is_refused() -> None:
 
 def test_every_line_is_a_row_whatever_stands_in_it() -> None:
     text = "GPU , gpus,model,seq,gbs\nH100,8,llama3-8b,8192,128,extra\n\"=cmd('x')\",8\nH100,8,llama3-8b,8192,128\n"
-    header, rows = read_rows(io.StringIO(text), "t.csv")
+    header, rows, _ = read_rows(io.StringIO(text), "t.csv")
     first, second, third = rows
     assert header[0] == "GPU "
     assert first.refused == "6 cells under 5 columns"
     assert second.refused.startswith("gpu: no facts of a GPU")
     assert third.job
     assert third.texts == ("H100", "8", "llama3-8b", "8192", "128")
+
+
+@pytest.mark.parametrize("between", [",", ";", "\t"])
+def test_a_table_of_a_spreadsheet_keeps_what_stands_between_its_cells(tmp_path: Path, between: str) -> None:
+    source, target = tmp_path / "in.csv", tmp_path / "out.csv"
+    source.write_text("gpu,gpus,model,seq,gbs\nH100,8,llama3-8b,8192,128\n".replace(",", between))
+    assert predict_table(source, target) == (1, 0)
+    (row,) = csv.DictReader(target.read_text().splitlines(), delimiter=between)
+    assert float(row["predicted_step_time_s"]) > 0
 
 
 @settings(max_examples=200, deadline=None)
