@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -194,6 +194,52 @@ def test_code_without_its_source_is_named(site: Path) -> None:
     assert ran(site) == {**CLEAN, "changed": ["megatron-core: megatron/core/utils.pyc, which is not of the package"]}
 
 
+def poison(source: Path) -> Path:
+    """Put other code into the .pyc of a module, and leave nothing at its source that shows it; return the .pyc."""
+    text, time = source.read_text(), source.stat().st_mtime_ns
+    source.write_text(text.replace("1", "3"))
+    os.utime(source, ns=(time, time))
+    cached = py_compile.compile(str(source), doraise=True)
+    assert cached is not None
+    source.write_text(text)
+    os.utime(source, ns=(time, time))
+    return Path(cached)
+
+
+def test_a_pyc_of_other_code_is_named(site: Path, tmp_path: Path) -> None:
+    said = "megatron/core/utils.py, of which __pycache__ has other code"
+    py_compile.compile(str(site / "megatron/core/utils.py"), doraise=True)
+    assert ran(site) == CLEAN, "that of its own code is no fault"
+    cached = poison(site / "megatron/core/utils.py")
+    assert ran(site) == {**CLEAN, "changed": [f"megatron-core: {said}"]}
+    cached.unlink()
+    assert ran(site) == CLEAN
+    checkout = tmp_path / "Megatron-LM"
+    shutil.copytree(site / "megatron", checkout / "megatron")
+    (checkout / ".gitignore").write_text("__pycache__\n")
+    commit(checkout)
+    shutil.rmtree(site / "megatron")
+    shutil.rmtree(site / "megatron_core-0.15.3.dist-info")
+    assert ran(site, checkout)["changed"] == []
+    poison(checkout / "megatron/core/utils.py")
+    found = ran(site, checkout)
+    assert found["changed"] == [f"Megatron-LM: {said}"] and found["commits"]["Megatron-LM"].endswith("-dirty")
+
+
+def test_a_pyc_that_was_installed_or_just_written_is_not_compiled_again(
+    read: Any, site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand of them would take a second at the end of each rehearsal."""
+    source, module = site / "megatron/core/utils.py", ModuleType("planted")
+    cached = poison(source)
+    vars(module)["__cached__"] = str(cached)
+    monkeypatch.setitem(sys.modules, "planted", module)
+    written = cached.stat().st_ctime
+    for until, answers in ((written + 1, [True, False, False]), (written, [False, False, False])):
+        monkeypatch.setattr(read, "_SINCE", until)
+        assert [read.is_other_code("planted", source, since) for since in (0.0, written, written + 1)] == answers
+
+
 def test_a_library_is_named_where_it_hides_a_module(read: Any, site: Path) -> None:
     installed = read._Installed(next(iter(importlib.metadata.distributions(name="megatron-core", path=[str(site)]))))
     compiled, hiding = (site / f"megatron/core/{name}.cpython-311-x86_64-linux-gnu.so" for name in ("helpers", "utils"))
@@ -201,7 +247,7 @@ def test_a_library_is_named_where_it_hides_a_module(read: Any, site: Path) -> No
     assert installed.why_changed(hiding) == f"megatron/core/{hiding.name}, which is not of the package"
 
 
-def test_what_runs_whenever_python_starts_is_named_unless_a_package_has_it(read: Any, tmp_path: Path) -> None:
+def test_what_runs_whenever_python_starts_is_named_with_its_package(read: Any, tmp_path: Path) -> None:
     own = {"plain.pth": "/a/folder\nimportant\n", "of_a_package.pth": "import of_a_package\n"}
     install(tmp_path, "of-a-package", "1", own)
     setuptools = (
@@ -209,13 +255,18 @@ def test_what_runs_whenever_python_starts_is_named_unless_a_package_has_it(read:
     )
     (tmp_path / "distutils-precedence.pth").write_text(f"import os; var = 'SETUPTOOLS_USE_DISTUTILS'; {setuptools}\n")
     (tmp_path / "_virtualenv.pth").write_text("import _virtualenv")
-    assert [*read.started([tmp_path])] == []
+    editable = "import __editable___x_1_finder; __editable___x_1_finder.install()"
+    (tmp_path / "__editable__.x-1.pth").write_text(editable)
+    assert [*read.started([tmp_path])] == [f"{tmp_path / 'of_a_package.pth'} of of_a_package-1"]
+    (tmp_path / "__editable__.x-1.pth").write_text(editable.replace("1_finder.install", "2_finder.install"))
+    assert str(tmp_path / "__editable__.x-1.pth") in [*read.started([tmp_path])]
+    (tmp_path / "__editable__.x-1.pth").unlink()
     wrong = {"a.pth": "/a/folder\nimport fix\n", "of_a_package.pth": "import fix\n", "usercustomize.py": "fix()\n"}
     for name, text in wrong.items():
         (tmp_path / name).write_text(text)
     with (tmp_path / "distutils-precedence.pth").open("a") as file:
         file.write("import fix\n")
-    assert [file.name for file in read.started([tmp_path])] == sorted((*wrong, "distutils-precedence.pth"))
+    assert [Path(file).name for file in read.started([tmp_path])] == sorted((*wrong, "distutils-precedence.pth"))
     assert [*read.started([tmp_path / "none"])] == []
 
 

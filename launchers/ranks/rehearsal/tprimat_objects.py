@@ -2,8 +2,8 @@
 the code and the variables that it really runs with. Standard library alone.
 
 Objects are read, never called. Code: of each package of the stack the version or the commit, the imported files that
-are not as the package's own RECORD or the commit has them, the files of no package that run when Python starts, and the
-folders in front of all packages (PYTHONPATH) that modules came from."""
+are not as the package's own RECORD or the commit has them, or whose .pyc is of other code, the files that run when
+Python starts, and the folders in front of all packages (PYTHONPATH) that modules came from."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ import base64
 import csv
 import gc
 import hashlib
+import importlib.util
 import inspect
 import json
+import marshal
 import math
 import os
 import re
@@ -20,6 +22,7 @@ import site
 import subprocess
 import sys
 import sysconfig
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
@@ -45,9 +48,7 @@ PACKAGES = {
     "megatron.bridge": "megatron-bridge",
     "nemo": "nemo-toolkit",
     "transformer_engine": "transformer-engine",
-    **{name: name for name in ("torchtitan", "transformers", "accelerate", "deepspeed")},
-    "torch.optim": "torch",
-    "torch.nn": "torch",
+    **{name: name for name in ("torchtitan", "transformers", "accelerate", "deepspeed", "lightning", "torch", "numpy")},
     "megatron": None,
     "primus": None,
 }
@@ -304,6 +305,7 @@ class Code:
         self.changed: list[str] = []
         self.installed: dict[str, _Installed | None] = {}
         self.homes = [str(home) for name in _HOMES if (home := self._home(name))]
+        self.other: dict[Path, list[str]] = {}
         checkouts: dict[Path, list[Path]] = {}
         strays: dict[str, list[str]] = {}
         for name, file in _imported():
@@ -311,16 +313,19 @@ class Code:
             installed = self._installed(PACKAGES[package]) if package else None
             if installed is not None and installed.owns(file):
                 self.commits.setdefault(installed.name, installed.version)
-                if why := installed.why_changed(file):
-                    self.changed.append(f"{installed.name}: {why}")
+                why = installed.why_changed(file)
+                if why or is_other_code(name, file, installed.since):
+                    self.changed.append(f"{installed.name}: {why or f'{installed.path(file)}{_OTHER}'}")
             elif installed is None and not _PACKAGED.isdisjoint(file.parts):
                 continue  # of a distribution that is none of a stack's
             elif not self._is_known(file, installed):
                 strays.setdefault(str(_root(name, file)), []).append(name)
             elif (repository := next(_repositories(file), None)) is not None:
                 checkouts.setdefault(repository, []).append(file)
+                if is_other_code(name, file):
+                    self.other.setdefault(repository, []).append(f"{file.relative_to(repository)}{_OTHER}")
         self.ahead = [f"{folder}: {_some(names)}" for folder, names in sorted(strays.items())]
-        self.ahead += [f"{file}, which runs whenever Python starts" for file in started(_sites())]
+        self.ahead += [f"{what}, which runs whenever Python starts" for what in started(_sites())]
         for repository, files in checkouts.items():
             self._checkout(repository, files)
 
@@ -363,6 +368,7 @@ class Code:
         relative = {str(file.relative_to(repository)) for file in files if _is_code(file)}
         tags = {line[2:]: line[0] for line in _git(repository, "ls-files", "-v", "--", *sorted(relative)).splitlines()}
         edited += _unseen(repository, [path for path, tag in tags.items() if tag != "H" and path not in edited])
+        edited += self.other.get(repository, [])
         own = relative - {*tags}  # ignored by git, it is of no commit either
         self.commits[name] = f"{commit}-dirty" if edited or own else commit
         self.changed += [f"{name}: {path}" for path in edited]
@@ -370,7 +376,8 @@ class Code:
 
 
 class _Installed:
-    """A distribution, and the hashes that its RECORD has of its files. source: of an editable one its folder."""
+    """A distribution, and the hashes that its RECORD has of its files. source: of an editable one its folder. since:
+    when it was installed, as the file system has it, which nobody sets; 0: unknown."""
 
     def __init__(self, found: Distribution) -> None:
         self.name, self.version = found.metadata["Name"], found.version
@@ -378,6 +385,8 @@ class _Installed:
         lines = (found.read_text("RECORD") or "").splitlines()
         rows = (row for row in csv.reader(lines) if len(row) >= 2 and row[0].endswith(_CODE))
         self.hashes = {row[0]: row[1] for row in rows}
+        list_of_files = Path(str(getattr(found, "_path", "")), "RECORD")
+        self.since = list_of_files.stat().st_ctime if list_of_files.is_file() else 0.0
         origin = json.loads(found.read_text("direct_url.json") or "{}")
         editable = origin.get("dir_info", {}).get("editable")
         self.source = os.path.realpath(unquote(urlsplit(origin["url"]).path)) if editable else None
@@ -386,9 +395,13 @@ class _Installed:
         """Return whether a file lies where the distribution does; of an editable one there are none."""
         return bool(self.hashes) and str(file).startswith(f"{self.folder}{os.sep}")
 
+    def path(self, file: Path) -> str:
+        """Return a file that it owns as its RECORD names it."""
+        return str(file)[len(self.folder) + 1 :]
+
     def why_changed(self, file: Path) -> str:
         """Return the file where it is not as it was installed; empty where it is, and where nobody knows."""
-        path = str(file)[len(self.folder) + 1 :]
+        path = self.path(file)
         if path not in self.hashes:
             return f"{path}, which is not of the package" if _is_code(file) else ""
         kind, _, value = self.hashes[path].partition("=")
@@ -403,30 +416,52 @@ def _is_code(file: Path) -> bool:
     return file.suffix in (".py", ".pyc") or file.with_name(f"{file.name.partition('.')[0]}.py").is_file()
 
 
-def started(sites: Iterable[Path]) -> Iterator[Path]:
-    """Yield each file in `sites`, folders of installed packages, that runs code whenever Python starts, and is not as
-    the RECORD of a package there has it."""
+_OTHER = ", of which __pycache__ has other code"
+_SINCE = time.time()
+
+
+def is_other_code(name: str, file: Path, since: float = 0.0) -> bool:
+    """Return whether the module `name` may be of a .pyc that is not what its source compiles to: Python looks at the
+    source's time and size alone, and at nothing where the .pyc tells it to. since: what is older was written by whoever
+    installed it; what is newer than this process, by Python itself."""
+    cached = getattr(sys.modules[name], "__cached__", None)
+    if file.suffix != ".py" or not isinstance(cached, str):
+        return False
+    try:
+        if not since < os.stat(cached).st_ctime < _SINCE:  # noqa: PTH116 - of thousands
+            return False
+        code, source = Path(cached).read_bytes(), file.read_bytes()
+        if code[:4] != importlib.util.MAGIC_NUMBER:
+            return False
+        return bool(marshal.loads(code[16:]) != compile(source, str(file), "exec", dont_inherit=True))
+    except (OSError, ValueError, EOFError, TypeError, SyntaxError):
+        return False
+
+
+def started(sites: Iterable[Path]) -> Iterator[str]:
+    """Yield each file in `sites`, folders of installed packages, that runs code whenever Python starts, with the
+    package that it is of, if the RECORD of one has it as it is."""
     for folder in sites:
-        lists: list[bytes] | None = None
         for file in sorted((*folder.glob("*.pth"), folder / "sitecustomize.py", folder / "usercustomize.py")):
             text = file.read_bytes() if file.is_file() else b""
             if file.suffix == ".pth":
                 text = b"".join(line for line in text.splitlines(True) if _RUNS.match(line) and not _USUAL.match(line))
-            if not text:
-                continue
-            lists = lists or [path.read_bytes() for path in folder.glob("*.dist-info/RECORD")]
-            if not any(f"{file.name},sha256={_recorded(file)},".encode() in rows for rows in lists):
-                yield file
+            if text:
+                entry = f"{file.name},sha256={_recorded(file)},".encode()
+                owners = (path.parent for path in folder.glob("*.dist-info/RECORD") if entry in path.read_bytes())
+                owner = next(owners, None)
+                yield f"{file} of {owner.name.removesuffix('.dist-info')}" if owner else str(file)
 
 
 _RUNS = re.compile(rb"import[ \t]")
 _USUAL = re.compile(
-    rb"import (?:_virtualenv|sys; (?:sys\.__plen = |new=sys\.path\[sys\.__plen:\]; ).*|"
+    rb"import (?:_virtualenv|(__editable___\w+_finder); \1\.install\(\)|"
+    rb"sys; (?:sys\.__plen = |new=sys\.path\[sys\.__plen:\]; ).*|"
     rb"os; var = 'SETUPTOOLS_USE_DISTUTILS'; enabled = os\.environ\.get\(var, '\w+'\) == 'local'; "
     rb"enabled and __import__\('_distutils_hack'\)\.add_shim\(\);)\s*$"
 )
-"""Lines of a .pth file by which virtualenv and setuptools work themselves, also where an operating system has installed
-them, which leaves no RECORD."""
+"""Lines of a .pth file by which virtualenv, setuptools and its editable packages work themselves, also where an
+operating system has installed them, which leaves no RECORD."""
 
 
 def _sites() -> list[Path]:
