@@ -46,17 +46,17 @@ def pairs() -> tuple[Pair, ...]:
 
 
 def code_of(record: Record) -> str | None:
-    """Return the code of a record's model; None: nobody knows it."""
-    code = facts(record.framework).get("model_code")
+    """Return the code of a record's model, which a stack with several says itself; None: nobody knows it."""
+    code = record.environment.get("model_code") or facts(record.framework).get("model_code")
     return str(code) if code else None
 
 
 def pair_of(first: Record, second: Record) -> Pair | None:
     """Return by what two runs round otherwise; None where the same stack made both, or every bit of them is equal. Of
     two codes that stand nowhere it has no figures."""
-    if first.framework == second.framework:
-        return None
     codes = (code_of(first), code_of(second))
+    if (first.framework, codes[0]) == (second.framework, codes[1]):
+        return None
     row = next((one for one in pairs() if sorted(one.between) == sorted(map(str, codes))), None)
     if row is None:
         named = str(codes[0] or first.framework), str(codes[1] or second.framework)

@@ -200,6 +200,7 @@ class FrameworkChoice:
     checkout: str | None
     checkout_holds: str
     entry: str | None
+    backend: str | None
     cache: str | None
     recipes: Mapping[str, str]
     any_model: str | None

@@ -171,7 +171,8 @@ class LogReader:
             self._steps_end.append(max(0, self._scanner.end - self._taken))
             return
         if step.step <= self._segment.last_step:
-            twin = None if self._dump_waits else self._segment.twin(step)
+            dump = self._dump_waits and any(event.line < step.line for event, _ in self._waiting)  # not its own line's
+            twin = None if dump else self._segment.twin(step)
             if twin is not None:
                 self._release()
                 self._stepped(self._segment.merge(twin, step), new=False)

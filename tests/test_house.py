@@ -135,6 +135,7 @@ MAY_NAME = {
     "estimate/memory.py": {"torchtitan"},  # published figures name their stack so, whose modules are torch's own
     "launchers/nvidia.py": {"nvidia"},  # the base of two frameworks: whose devices they run on
     "launchers/primus_recipes.py": {"primus", "megatron"},  # a part of the module of Primus
+    "launchers/primus_torchtitan.py": {"torchtitan"},  # another, which trains by that stack
     # CONTRIBUTING.md, rule 2: where ours cannot be imported
     "launchers/ranks/rehearsal/tprimat_probe.py": {"nemo", "primus"},
     "launchers/ranks/rehearsal/tprimat_objects.py": {"nemo", "primus", "megatron", "deepspeed", "torchtitan"},

@@ -1,4 +1,5 @@
-"""framework=primus: AMD's Primus (its Megatron backend), configured by one YAML file, on one node. The rendered
+"""framework=primus: AMD's Primus, configured by one YAML file, on one node: its Megatron backend, or with
+framework.backend=torchtitan the other one (launchers/primus_torchtitan.py). The rendered
 train.sh (shell/primus_train.sh) is what starts it, in a run of ours as in a bundle carried elsewhere (bundle=DIR), so
 that both do the same."""
 
@@ -16,8 +17,17 @@ from conf.errors import Problem, closest, listed
 from conf.recipes import Recipe
 from conf.resolve import Declared, Experiment
 from conf.schema import ALL_TRAINS
-from conf.vocabulary import OFF, follow, vocabulary, written
-from launchers import attribute_settings, bundle, corpus, node_check, nvidia, primus_recipes, rehearse
+from conf.vocabulary import OFF, follow, program_settings, vocabulary, written
+from launchers import (
+    attribute_settings,
+    bundle,
+    corpus,
+    node_check,
+    nvidia,
+    primus_recipes,
+    primus_torchtitan,
+    rehearse,
+)
 from launchers.attribute_settings import in_range, option_paths, pipeline_layout
 from launchers.frameworks import Framework
 from launchers.plan import Host, Plan, Reasoned, Scope
@@ -32,6 +42,7 @@ ROPE_SCALING_FACTOR = 8.0  # GPTModel's default (megatron/core/models/gpt/gpt_mo
 EXPERIMENT, TRAIN = "primus.yaml", "train.sh"
 ENTRIES = ("run_pretrain", "direct", "container", "slurm")
 _PLAIN_ENTRIES = ENTRIES[:2]
+BACKENDS = ("megatron", primus_torchtitan.NAME)
 
 REHEARSAL = "rehearsal"  # the folder in a bundle that run.sh puts in front of PYTHONPATH
 
@@ -48,18 +59,26 @@ class Primus(Framework):
         return primus_recipes.read(checkout.resolve(), python, release, self.table)
 
     def render(self, e: Experiment, host: Host) -> Plan:
+        script = (SHELL / "primus_train.sh").read_text(encoding="utf-8")
+        own = primus_torchtitan.files(e) if _is_titan(e) else {}
+        declared = titan_declared(e) if _is_titan(e) else (*attribute_settings.declared(e, self.table), *_declared(e))
         return Plan(
             setup=((host.python, str(FACTS)), *corpus.setup(e, host.python, parts=True)),
             argv=("bash", TRAIN),
-            files={EXPERIMENT: experiment_yaml(e), TRAIN: (SHELL / "primus_train.sh").read_text(encoding="utf-8")},
+            files={EXPERIMENT: experiment_yaml(e), TRAIN: script, **own},
             forward_env=e.cluster.forward_env,
-            declared=(*attribute_settings.declared(e, self.table), *_declared(e)),
+            declared=declared,
         ).with_env({**(machine(e, host) if e.rehearse else {}), **environment(e)})
 
     def refusals(self, e: Experiment) -> Iterator[Problem]:
         """Yield what Primus cannot do in any release, and in this one."""
         what, hint = "Primus is AMD's stack, and needs a GPU", "framework=auto takes what the platform has"
         yield from self.other_vendor(e, what, hint)
+        if e.framework.backend not in (None, *BACKENDS):
+            yield wrong(e, "framework.backend", "no backend of Primus that is known here", listed(BACKENDS))
+        elif _is_titan(e):
+            yield from primus_torchtitan.refusals(e)
+            return
         yield from _release_refused(e)
         yield from _options_refused(e)
         yield from _stages_refused(e)
@@ -72,6 +91,9 @@ class Primus(Framework):
 
         if refused := list(self.refusals(e)):
             yield from refused
+            return
+        if _is_titan(e):
+            yield from primus_torchtitan.preflight(Path(e.framework.checkout or ""))
             return
         release, document = e.framework.release or "", yaml.safe_load(experiment_yaml(e))
         checkout, check = Path(e.framework.checkout or ""), rank_module("primus_check")
@@ -121,13 +143,16 @@ def experiment_yaml(e: Experiment) -> str:
     """Return the experiment as Primus' YAML. A placeholder `${NAME}` is replaced by Primus from its environment."""
     import yaml
 
-    trainer = {"framework": "megatron", "config": "pre_trainer.yaml", "model": preset(e)}
+    if _is_titan(e):
+        trainer, values = dict(primus_torchtitan.head()), primus_torchtitan.overrides(e)
+    else:
+        trainer, values = {"framework": "megatron", "config": "pre_trainer.yaml", "model": preset(e)}, overrides(e)
     document = {
         "work_group": "tensorprimat",
         "user_name": "tensorprimat",
         "exp_name": e.name,
         "workspace": "${PRIMUS_WORKSPACE}",
-        "modules": {"pre_trainer": {**trainer, "overrides": overrides(e)}},
+        "modules": {"pre_trainer": {**trainer, "overrides": values}},
     }
     if e.recipe:  # not read by Primus; of a key that AMD itself writes nobody asks whether anything reads it
         document["recipe"] = e.recipe.source.split()[-1]
@@ -179,7 +204,19 @@ def environment(e: Experiment) -> Reasoned:
     sharded = "CUDA_DEVICE_MAX_CONNECTIONS"  # the table's value would be replaced unseen
     if _applies(FRAMEWORK.table.more["overridden"][sharded], e):
         places[sharded] = ("8", FRAMEWORK.table.more["overridden"][sharded]["because"])
-    return {**tuned(e), **places}
+    return {**tuned(e), **places, **(primus_torchtitan.environment(e) if _is_titan(e) else {})}
+
+
+def _is_titan(e: Experiment) -> bool:
+    """Return whether Primus' TorchTitan trains."""
+    return e.framework.backend == primus_torchtitan.NAME
+
+
+def titan_declared(e: Experiment) -> tuple[Declared, ...]:
+    """Return what TorchTitan has in its own way, and what is requested of it alone."""
+    stack, of_it = primus_torchtitan.titan(e)
+    requested = program_settings(of_it)
+    return tuple(one for one in stack.otherwise(of_it) if requested.get(one.key) != one.value)
 
 
 def _release_refused(e: Experiment) -> Iterator[Problem]:

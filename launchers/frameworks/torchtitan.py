@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from conf.check import wrong
 from conf.errors import Problem
 from conf.resolve import Declared, Experiment
 from launchers.plain import Plain
+
+OURS = "tprimat"
+"""The name under which TorchTitan knows what we give it, as launchers/ranks/torchtitan_ranks.py has it."""
 
 
 class TorchTitan(Plain):
@@ -15,6 +19,24 @@ class TorchTitan(Plain):
 
     name = "torchtitan"
     takes_options = True  # of JobConfig
+
+    def arguments(self, e: Experiment) -> dict[str, Any]:
+        """See Plain: with what is written of every run. No default decides a comparison."""
+        made = super().arguments(e)
+        optimizer = e.optimizer
+        always = {
+            "job.dump_folder": "torchtitan",
+            "job.print_config": True,
+            "model.name": OURS,
+            "model.flavor": OURS,
+            "metrics.log_freq": 1,
+            "metrics.disable_color_printing": True,
+            "training.dtype": "float32",  # of what is kept; mixed_precision_param is what is computed in
+            "training.mixed_precision_reduce": "float32",
+            "lr_scheduler.total_steps": optimizer.lr_decay_iters or e.training.train_iters,
+            "lr_scheduler.min_lr_factor": optimizer.min_lr / optimizer.lr,
+        }
+        return {**made, "arguments": {**always, **made["arguments"]}}
 
     def otherwise(self, e: Experiment) -> Iterator[Declared]:
         """See Plain."""

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from rank_program import (
     Refused,
     die_with_parent,
+    is_first_rank,
     machine_facts,
     mark,
     missing,
@@ -248,7 +249,7 @@ class Reporter:
     """Print, on the first rank, what was built and each step; keep whether the loss stayed finite."""
 
     def __init__(self, s: Settings) -> None:
-        self.settings, self.first = s, dist.get_rank() == 0
+        self.settings, self.first = s, is_first_rank()
         self.stopped: str | None = None
         self.effective: dict[str, Any] = {}
 

@@ -50,13 +50,18 @@ def train(s: Settings) -> str | None:
     init_distributed(job.comm, base_folder=job.job.dump_folder)  # Trainer finds that it is there
     reporter = Reporter(s)
     register(s, samples, reporter)
-    plain_ranks.print_facts(s.seed, framework_version=installed("torchtitan")["torchtitan"] or "unknown")
+    plain_ranks.print_facts(s.seed, framework_version=release())
     trainer = Stopping(job)
     readings = watched(trainer, s)
     trainer.train()
     readings.finish(reporter.effective)
     trainer.close()
     return reporter.stopped
+
+
+def release() -> str:
+    """Return which TorchTitan is installed."""
+    return installed("torchtitan")["torchtitan"] or "unknown"
 
 
 def watched(trainer: Any, s: Settings) -> Readings:
@@ -110,24 +115,12 @@ class NoMemory:
 
 
 def configuration(s: Settings) -> Any:
-    """Return TorchTitan's JobConfig, none of which is left to a default that decides a comparison.
+    """Return TorchTitan's JobConfig (launchers/frameworks/torchtitan.py says what is written).
     Raises Refused: it has no such entry."""
     from torchtitan.config import JobConfig
 
     job = JobConfig()
-    always = {
-        "job.dump_folder": "torchtitan",
-        "job.print_config": True,
-        "model.name": OURS,
-        "model.flavor": OURS,
-        "metrics.log_freq": 1,
-        "metrics.disable_color_printing": True,
-        "training.dtype": "float32",  # of what is kept; mixed_precision_param is what is computed in
-        "training.mixed_precision_reduce": "float32",
-        "lr_scheduler.total_steps": s.lr_decay_iters,
-        "lr_scheduler.min_lr_factor": s.min_lr / s.lr,
-    }
-    for path, value in {**always, **s.arguments}.items():
+    for path, value in s.arguments.items():
         *outer, last = path.split(".")
         part = reduce(lambda owner, name: getattr(owner, name, None), outer, job)
         if not hasattr(part, last):
