@@ -92,8 +92,10 @@ def _fillings(row: Row) -> Iterator[Mapping[str, str]]:
     }
     for values in product(*(options[name] for name in empty)):
         filled = dict(zip(empty, values, strict=True))
-        parts = int(filled.get("pp") or row.cells.get("pp") or 1) * int(filled.get("vp") or row.cells.get("vp") or 1)
-        if "vp" in filled and (layers % parts or (filled.get("pp") == "1" and filled["vp"] != "1")):
+        stages, virtual = (int(filled[name]) if name in filled else _count(row, name) or 1 for name in ("pp", "vp"))
+        parts = stages * virtual
+        divides = layers % parts == 0 or (stages > 1 and (layers + 2) % parts == 0)  # embedding and loss as layers
+        if "vp" in filled and (not divides or (stages == 1 and virtual > 1)):
             continue
         yield filled
 
@@ -107,6 +109,6 @@ def _layers(row: Row) -> int:
 
 def _count(row: Row, name: str) -> int:
     try:
-        return count(row.cells.get(name, ""))
+        return count(row.cells.get(name, "").strip())
     except ValueError:
         return 0

@@ -82,7 +82,7 @@ def predict(jobs: Jobs, parameters: Parameters | None = None) -> Prediction:
         total * far,
         tuple(expected[i][0] for i in spread),
         np.broadcast_to(cases.spread([float(error.n) for _, error in expected]), total.shape),
-        tuple(notes[i] for i in spread),
+        _beside(tuple(notes[i] for i in spread), beyond(jobs, known)),
         parts,
     )
 
@@ -160,6 +160,14 @@ def _why(known: Parameters, case: Case) -> tuple[str, ...]:
     if not has_efficiency(known, case):
         notes.append(f"no measured run on {case.hardware} in {case.precision}: its efficiency is a prior")
     return tuple(notes)
+
+
+def _beside(notes: tuple[tuple[str, ...], ...], far: NDArray[np.bool_]) -> tuple[tuple[str, ...], ...]:
+    """Return the notes of jobs, with one of those that are beyond all that was measured."""
+    if not far.any():
+        return notes
+    note = "a longer sequence, more GPUs or more ranks of experts than of any measured run"
+    return tuple((*own, note) if is_far else own for own, is_far in zip(notes, far, strict=True))
 
 
 def beyond(jobs: Jobs, known: Parameters) -> NDArray[np.bool_]:

@@ -31,6 +31,11 @@ NEEDED = ("gpu", "gpus", "model", "seq", "gbs")
 DIRECTIONS = ("tp", "pp", "vp", "cp", "ep")
 _MICRO_BATCHES = 8  # of a stage, where no batch is stated
 CHUNK = 4096
+_EMPTY = ("-", "\N{EN DASH}", "\N{EM DASH}", "?", "n/a", "na", "nan", "null", "unknown")
+_MAY_BE_NONE = ("recompute", "fsdp_zero")
+_MOST_GPUS, _MOST_TOKENS = 1_000_000, 100_000_000  # ten and four hundred times as many as anybody published
+_WITHOUT_MXFP8 = ("sm_90", "gfx942")
+"""Architectures with fp8 units of which none scales blocks (MXFP8 came with Blackwell and CDNA 4)."""
 _LONGEST_CELL = 2**20
 
 
@@ -125,7 +130,7 @@ class _Reader:
     """Read one row; note what was derived, and which columns were empty."""
 
     def __init__(self, cells: Mapping[str, str]) -> None:
-        self.cells = cells
+        self.cells = {name: _stated(name, text) for name, text in cells.items()}
         self.notes: list[str] = []
         self.missing: set[str] = set()
 
@@ -177,6 +182,7 @@ class _Reader:
         sizes = {name: self.read(name, count) for name in (*DIRECTIONS, "dp", "gpus")}
         if sizes["gpus"] is None:
             raise ValueError("gpus: empty")
+        _at_most("gpus", sizes["gpus"], _MOST_GPUS)
         absent = [name for name in ("tp", "pp", "cp") if sizes[name] is None]
         absent += ["ep"] if shape.num_experts and sizes["ep"] is None else []
         absent += ["vp"] if sizes["vp"] is None and sizes["pp"] != 1 else []
@@ -202,6 +208,7 @@ class _Reader:
     def work(self, layout: Mapping[str, int]) -> dict[str, Column]:
         """Return the sequence, the batch and what is trained."""
         sequence, micro, batch = (self.read(name, count) for name in ("seq", "mbs", "gbs"))
+        _at_most("seq", sequence or 0, _MOST_TOKENS)
         if sequence is None:
             raise ValueError("seq: empty")
         if micro is None:
@@ -223,6 +230,8 @@ class _Reader:
         columns = columns_of_hardware(device, precision)
         if isnan(float(columns["peak_flops"])):
             raise ValueError(f"precision: {device.name} has no {PEAK_OF[precision]} units")
+        if precision == "mxfp8" and device.architecture in _WITHOUT_MXFP8:
+            raise ValueError(f"precision: {device.name} has no units for mxfp8")
         nodes = self.read("nodes", count)
         if nodes and gpus % nodes == 0 and nodes > 1:  # a node's GPUs, where they are fewer than a standard node's
             of_node = gpus / nodes
@@ -263,6 +272,18 @@ class _Reader:
             "fp8_params": 0.0,
             **(columns_of_recipe(recipe) if recipe else {}),
         }
+
+
+def _at_most(name: str, value: int, most: int) -> None:
+    """Raise ValueError of a value beyond all sense: a figure that nobody can check is worse than none."""
+    if value > most:
+        raise ValueError(f"{name}: {value:,} is more than the {most:,} that are predicted")
+
+
+def _stated(name: str, text: str) -> str:
+    """Return a cell; nothing of one that says in a word that it is empty."""
+    word = text.strip().casefold()
+    return "" if word in _EMPTY or (word == "none" and name not in _MAY_BE_NONE) else text
 
 
 _NAMES = {"tp": "tensor_model", "pp": "pipeline_model", "vp": "virtual_pipeline_model", "cp": "context"}

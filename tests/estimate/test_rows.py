@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from conf.errors import InputError
 from conf.recipes import recipes
 from estimate.cells import hardware_named, network_bandwidth, recompute, stack
+from estimate.completion import completed
 from estimate.jobs import Jobs
 from estimate.row_shape import parameters, row_shape
 from estimate.rows import jobs_of, read_row, read_rows, table_rows
-from estimate.tables import predict_table
+from estimate.tables import judged, predict_table
 from metrics.shape import shape_of_model
 
 COLLECTED = Path(__file__).parents[3] / "shared" / "data" / "published_runs.csv"
@@ -62,6 +63,9 @@ def test_a_complete_row_is_a_job_without_defaults() -> None:
         ({"model": "x", "heads": "9000"}, "heads of a hidden size"),
         ({"precision": "fp3"}, "precision: 'fp3' is none of"),
         ({"precision": "nvfp4"}, "h100 has no fp4 units"),
+        ({"gpus": "2000000", "dp": ""}, "gpus: 2,000,000 is more than the 1,000,000"),
+        ({"seq": "1e12"}, "seq: 1,000,000,000,000 is more than the 100,000,000"),
+        ({"precision": "MXFP8"}, "h100 has no units for mxfp8"),
         ({"recompute": "everything"}, "recompute: 'everything' is none of"),
         ({"task": "inference"}, "task:"),
         ({"seq": "8190"}, "must divide by"),
@@ -71,6 +75,13 @@ def test_a_row_that_is_no_job_says_why(change: dict[str, str], reason: str) -> N
     row = read_row(LLAMA | change)
     assert row.job is None
     assert reason in row.refused
+
+
+def test_a_cell_that_says_that_it_is_empty_is() -> None:
+    empty = read_row(LLAMA | dict.fromkeys(("mbs", "vp", "recompute"), ""))
+    for word in ("N/A", "-", "nan", "NULL", "?", "unknown"):
+        assert read_row(LLAMA | dict.fromkeys(("mbs", "vp", "recompute"), word)).job == empty.job
+    assert read_row(LLAMA | {"mbs": "None", "vp": "none"}).missing == {"mbs", "vp"}
 
 
 def test_what_is_not_stated_is_said() -> None:
@@ -196,6 +207,13 @@ def test_every_line_is_a_row_whatever_stands_in_it() -> None:
     assert second.refused.startswith("gpu: no facts of a GPU")
     assert third.job
     assert third.texts == ("H100", "8", "llama3-8b", "8192", "128")
+
+
+@pytest.mark.parametrize("size", ["4.0", "4e0", "0", "x", "-1", "1e30", "inf"])
+def test_a_layout_that_is_half_stated_is_completed_or_refused_however_it_is_spelled(size: str) -> None:
+    (row,) = completed([read_row(LLAMA | {"pp": size, "vp": "", "mbs": "", "dp": ""})], judged)
+    assert (row.job is not None) == size.startswith("4")
+    assert row.job is not None or "pp" in row.refused
 
 
 @pytest.mark.parametrize("between", [",", ";", "\t"])
