@@ -492,9 +492,7 @@ def _meant(name: str, sides: Sides) -> Values:
 
 def _distinct(values: Sequence[Any]) -> tuple[Any, ...] | None:
     """Return the distinct values; None where one is not known."""
-    if any(value is UNSET for value in values):
-        return None
-    return distinct(values)
+    return None if UNSET in values else distinct(values)
 
 
 def _row(name: str, values: Values, varied: frozenset[str], sides: Sides) -> Row:

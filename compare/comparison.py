@@ -213,7 +213,7 @@ def _trace(runs: Sequence[Run], terms: Terms, progress: Progress) -> tuple[dict[
 def _traced(terms: Terms, run: Run) -> _Traced:
     """Return figures and curve, or what is wrong as data: a UserError does not survive the way between processes."""
     try:
-        record = replace(run.record, steps=tuple(run.record.steps))
+        record = replace(run.record, steps=tuple(iter(run.record.steps)))  # tuple(steps) looks them up twice
         figures = priced(record, summarise(record, terms.machines), terms) if has_figures(record) else {}
         return figures, curve_of(record), ()
     except UserError as error:

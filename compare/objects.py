@@ -164,8 +164,11 @@ def _values(field: str, runs: Sequence[Object]) -> tuple[Any, ...] | None:
 
 def distinct(values: Iterable[Any]) -> tuple[Any, ...]:
     """Return the values that are not the same, in one order."""
+    several = [*{id(value): value for value in values}.values()]  # of repeats nearly all are one object
+    if len(several) < 2:
+        return tuple(several)
     found: list[Any] = []
-    for value in {id(value): value for value in values}.values():  # of repeats nearly all are one object
+    for value in several:
         found += [] if any(same(value, other) for other in found) else [value]
     return tuple(sorted(found, key=repr))
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain, pairwise
 from statistics import harmonic_mean
 from typing import Any
@@ -53,7 +54,7 @@ _GIB_BY_GB = 2**30 / 1e9
 _DISAGREEMENT = 0.05  # between counter and integrated power: above it one of them is wrong, as Zeus reports
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: a cached property needs __dict__
 class Basis:
     """The facts that the metrics of a run share. device: that it ran on; precision: of its matrix products; None where
     unknown. memory: the largest figure of each kind in the steps (allocated, max_memory_reserved_bytes …), in bytes."""
@@ -65,6 +66,12 @@ class Basis:
     device: Hardware | None
     precision: str | None
     memory: Mapping[str, float]
+
+    @cached_property
+    def rate(self) -> Quantity:
+        """Return tokens/s, and in the note of which time, as `_sample_rate` has it."""
+        rate, length = _sample_rate(self), count(self.record, "seq_length")
+        return rate.times(length, "tokens/s", note=rate.note if length else "")
 
 
 Metric = Callable[[Basis], Quantity]
@@ -150,14 +157,14 @@ def counted_by(speed: Quantity) -> str:
 
 
 def _tokens_per_s(basis: Basis) -> Quantity:
-    if (rate := _token_rate(basis)).value is not None:
-        return rate
+    if basis.rate.value is not None:
+        return basis.rate
     printed, gpus = _printed(basis, "tokens_per_s_per_gpu"), count(basis.record, "world_size")
     return Quantity.of(None if printed is None or gpus is None else printed * gpus, "tokens/s", "log")
 
 
 def _tokens_per_s_per_gpu(basis: Basis) -> Quantity:
-    rate, gpus = _token_rate(basis), count(basis.record, "world_size")
+    rate, gpus = basis.rate, count(basis.record, "world_size")
     if rate.value is not None and gpus is not None:
         return Quantity.of(rate.value / gpus, "tokens/s/GPU", rate.source, rate.note)
     printed = None if basis.times.ends else _printed(basis, "tokens_per_s_per_gpu")
@@ -166,12 +173,6 @@ def _tokens_per_s_per_gpu(basis: Basis) -> Quantity:
 
 def _tokens_per_s_per_gpu_framework(basis: Basis) -> Quantity:
     return Quantity.of(_printed(basis, "tokens_per_s_per_gpu"), "tokens/s/GPU", "log")
-
-
-def _token_rate(basis: Basis) -> Quantity:
-    """Return tokens/s, and in the note of which time, as `_sample_rate` has it."""
-    rate, length = _sample_rate(basis), count(basis.record, "seq_length")
-    return rate.times(length, "tokens/s", note=rate.note if length else "")
 
 
 def _sample_rate(basis: Basis) -> Quantity:
@@ -269,7 +270,7 @@ def _flops(basis: Basis, convention: Convention = DEFAULT, recompute: Recompute 
 
 def _tflops(basis: Basis, convention: Convention = DEFAULT, recompute: Recompute | None = None) -> Quantity:
     """Return our tokens/s times our FLOPs; the note is the convention's, or names what is missing."""
-    rate, gpus, per_token = _token_rate(basis), count(basis.record, "world_size"), _flops(basis, convention, recompute)
+    rate, gpus, per_token = basis.rate, count(basis.record, "world_size"), _flops(basis, convention, recompute)
     source: Source = rate.source if per_token.source == "computed" else per_token.source
     if per_token.value is None or rate.value is None or gpus is None:
         missing = per_token.note if per_token.value is None else "no speed"
@@ -305,7 +306,8 @@ def _memory(record: Record) -> Mapping[str, float]:
     if record.provenance == "rehearsed":  # at toy size, on the wrong machine
         return {}
     sizes, kinds, metrics = columns(record.steps, "memory_bytes", "memory_kind", "metrics")
-    of_kinds = ((kind or "", size) for size, kind in zip(sizes, kinds, strict=True))
+    pairs = dict.fromkeys(zip(kinds, sizes, strict=True))  # of a run most are alike
+    of_kinds = ((kind or "", size) for kind, size in pairs)
     named = ((name, value) for values in metrics if values for name, value in values.items() if "memory" in name)
     reported = gathered(pair for pair in chain(of_kinds, named) if pair[1])  # without the vendor's library it is 0
     return {kind: max(values) for kind, values in reported.items()}

@@ -143,7 +143,7 @@ def _corpus(requested: Mapping[str, Any], effective: Mapping[str, Reading]) -> d
 def differences(requested: Mapping[str, Any], effective: Mapping[str, Reading]) -> tuple[Difference, ...]:
     """Return the settings that request and run both state, and state differently."""
     both = ((name, wanted, effective[name].value) for name, wanted in requested.items() if name in effective)
-    return tuple(Difference(*one) for one in both if not _agree(*one))
+    return tuple(Difference(*one) for one in both if one[1] is not one[2] and not _agree(*one))
 
 
 def ignored(declared: Iterable[Declaration], arguments: Mapping[str, Reading]) -> Iterator[str]:

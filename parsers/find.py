@@ -121,39 +121,47 @@ def _records(directories: Sequence[Path], progress: Progress, with_steps: bool) 
 
 
 def _directories(named: Sequence[str], problems: list[Problem]) -> list[Path]:
-    directories: dict[Path, Path] = {}
+    directories: dict[str, Path] = {}
     for name in named:
         before = len(problems)
         paths = [Path(name)] if Path(name).exists() else map(Path, glob.glob(name, recursive=True))  # noqa: PTH207
-        below = [directory for path in paths for directory in _below(path, problems)]
+        below = [found for path in paths for found in _below(path, problems)]
         if not below and len(problems) == before:
             problems.append(Problem(name, "no run there", allowed=f"directories with a {RUN_FILE}", hint=_INSTEAD))
-        directories.update({directory.resolve(): directory for directory in below})
+        directories.update(below)
     return sorted(directories.values(), key=_natural)
 
 
-def _below(path: Path, problems: list[Problem]) -> Iterator[Path]:
-    """Yield the run directories below. Links within are followed, none in a circle. What cannot be read is a problem,
-    as is a link that leads out, perhaps to a whole file system: a repeat may lie there."""
+def _below(path: Path, problems: list[Problem]) -> Iterator[tuple[str, Path]]:
+    """Yield the run directories below, behind where each really is. Links within are followed, none in a circle. What
+    cannot be read is a problem, as is a link that leads out, perhaps to a whole file system: a repeat may lie there."""
     if path.is_file():
         if path.name == RUN_FILE:
-            yield path.parent
+            yield os.path.realpath(path.parent), path.parent
         return
 
     def unreadable(error: OSError) -> None:
         problems.append(Problem(str(error.filename), "cannot be looked into", str(error.strerror)))
 
     home = os.path.realpath(path)
-    seen = {home}
+    seen, real = {home}, {str(path): home}
     for directory, inner, files in os.walk(path, onerror=unreadable, followlinks=True):
-        places = {name: os.path.realpath(Path(directory, name)) for name in inner if name != _NOT_RUNS}
-        for name in [name for name, place in places.items() if not Path(place).is_relative_to(home)]:
+        own = real.pop(directory)
+        places = {name: _really(own, name) for name in inner if name != _NOT_RUNS}
+        for name in [name for name, place in places.items() if not f"{place}/".startswith(f"{home.rstrip('/')}/")]:
             problems.append(Problem(f"{directory}/{name}", _LEADS_OUT, places.pop(name), f"below {path}", _NAME_IT))
         inner[:] = [name for name, place in places.items() if place not in seen]
         seen.update(places.values())
-        own = Path(directory.removesuffix(BESIDE), RUN_FILE)  # which is read first
-        if RUN_FILE in files and (not directory.endswith(BESIDE) or not own.is_file()):
-            yield Path(directory)
+        real.update({os.path.join(directory, name): places[name] for name in inner})  # noqa: PTH118 - as os.walk names it
+        is_first = not directory.endswith(BESIDE) or not Path(directory.removesuffix(BESIDE), RUN_FILE).is_file()
+        if RUN_FILE in files and is_first:
+            yield own, Path(directory)
+
+
+def _really(folder: str, name: str) -> str:
+    """Return where what is called `name` really is, in a folder that is named by its real path."""
+    path = f"{folder.rstrip('/')}/{name}"
+    return os.path.realpath(path) if os.path.islink(path) else path  # noqa: PTH114 - a Path takes a tenth of all time
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:

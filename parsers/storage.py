@@ -70,11 +70,10 @@ def read_lazily(directory: Path) -> Record:
         return read_lazily(beside(directory))
     # of a run that goes on, the steps may be written at this moment
     written = None if record.status == "running" else record.steps_file
-    record = replace(record, steps_file=None)
     size = steps.stat().st_size if steps.exists() else None
     if written is not None and size != (written.bytes if written.count or size is not None else None):
         raise InputError(_not_as_written(steps, written))
-    return record if size is None else replace(record, steps=StoredSteps(steps, written))
+    return replace(record, steps_file=None, steps=() if size is None else StoredSteps(steps, written))
 
 
 def _not_as_written(path: Path, written: StepsFile) -> Problem:
@@ -94,15 +93,15 @@ def _not_as_written(path: Path, written: StepsFile) -> Problem:
 
 
 _RECORDS = msgspec.json.Decoder(RunFile)
-# Which may be of a number that `_object` refuses; in any 19 in a row are 6 of every third character.
-_LONG, _THIRD = re.compile(rb"[0-9]{19}"), re.compile(rb"[0-9]{6}")
+_DIGITS_AS_0, _LONG = bytes(ord("0") if chr(code).isdecimal() else ord(" ") for code in range(256)), b"0" * 19
+"""A table of bytes.translate, and what then may be of a number that `_object` refuses."""
 _READINGS: dict[tuple[Any, ...], Reading] = {}
 _MOST = 100_000  # readings that are kept
 
 
 def _record(content: bytes, path: Path) -> Record:
     """Return the record in the content of a run.json of any version: nearly all are of this one, and plain."""
-    if not (_THIRD.search(content[::3]) and _LONG.search(content)):
+    if _LONG not in content.translate(_DIGITS_AS_0):
         with suppress(msgspec.MsgspecError, RecursionError, UnicodeError):
             return Record(**asdict(_RECORDS.decode(content)))
     return record_of(_object(_text(content, path), str(path)), str(path))
