@@ -29,7 +29,9 @@ _QUOTE = r"(?P<quote>\\{0,2}[\"'])?"
 _IN_QUOTES = r"(?:(?!(?P=quote))[^\n]){%s,400}"
 # A mark ends a word only where something else begins behind it: `, next=`, `;`, `)` at the end.
 _BARE = r"(?:[^\s\"',;&)\]}>\\]|[,;&)\]}>\\](?!\s|$|[\"',;)\]}]|n\b|[\w.-]{1,40}[\"']?[=:])){%s,400}"
-_IS = r"\\{0,2}[\"']?(?:\s{0,3}[=:]\s{0,3}|\s{1,3}\.{2,80}\s{1,3})"
+# Behind a colon prose may go on: a value is in quotation marks, has a digit, or is the last word.
+_COLON = r":\s{0,3}(?=\\{0,2}[\"']|\S{0,100}\d|[^\s,;]{1,400}(?:[,;]|[ \t]*(?:\n|$)))"
+_IS = rf"\\{{0,2}}[\"']?(?:\s{{0,3}}(?:=\s{{0,3}}|{_COLON})|\s{{1,3}}\.{{2,80}}\s{{1,3}})"
 _NEXT = rf"(?:[ =]|\\{{0,2}}[\"'], ?){_QUOTE}"  # word of a command, also of one that is written as a list
 _WORDS = ("password", "passwd", "passphrase", "secret", "_authtoken", "privatekey", "private_key", "private-key")
 _PAIRS = {"key": ("api", "access"), "token": ("auth", "access", "refresh", "session", "security", "bearer", "hf")}
@@ -82,7 +84,7 @@ _SHAPES = tuple(
         (("basic ",), r"(?i)(basic )(?=[A-Za-z+/]{0,100}[0-9])[A-Za-z0-9+/]{16,500}={0,2}"),
         (
             ("authorization",),
-            rf"(?i)(authorization{_IS}{_QUOTE}(?:(?:token|digest|apikey) )?)(?!bearer |basic |token |digest |apikey )"
+            rf"(?i)(authorization\\{{0,2}}[\"']?\s{{0,3}}[:=]\s{{0,3}}{_QUOTE}(?:(?:token|digest|apikey) )?)(?!bearer |basic |token |digest |apikey )"
             rf"(?=[^\s\"']{{0,400}}\d){_value(6)}",
         ),
         (("cookie",), r"(?i)(cookie[\"']?: {0,3}[\"']?)(?=[\w.-]{1,100}=)[^\"'\n]{6,4000}"),
@@ -110,7 +112,7 @@ _SHAPES = tuple(
         (
             ("token", "secret", "pass", "credential", "key", "private", "database_url", "pat", "pw", "dsn"),
             rf"((?:{_VARIABLE}(?: {{0,2}}= {{0,2}}|\\{{0,2}}[\"'] ?: ?(?=\\{{0,2}}[\"']))"
-            rf"|(?=[A-Z0-9]{{1,60}}_){_VARIABLE}: ?){_QUOTE}){_value(1)}",
+            rf"|(?=[A-Z0-9]{{1,60}}_){_VARIABLE}{_COLON}){_QUOTE}){_value(1)}",
         ),
         # A line of a key in PEM, whose first line was cut off or stands by itself: no hash has letters of both sizes.
         (
