@@ -84,7 +84,8 @@ _SHAPES = tuple(
         (("basic ",), r"(?i)(basic )(?=[A-Za-z+/]{0,100}[0-9])[A-Za-z0-9+/]{16,500}={0,2}"),
         (
             ("authorization",),
-            rf"(?i)(authorization\\{{0,2}}[\"']?\s{{0,3}}[:=]\s{{0,3}}{_QUOTE}(?:(?:token|digest|apikey) )?)(?!bearer |basic |token |digest |apikey )"
+            rf"(?i)(authorization\\{{0,2}}[\"']?\s{{0,3}}[:=]\s{{0,3}}{_QUOTE}(?:(?:token|digest|apikey) )?)"
+            rf"(?!bearer |basic |token |digest |apikey )"
             rf"(?=[^\s\"']{{0,400}}\d){_value(6)}",
         ),
         (("cookie",), r"(?i)(cookie[\"']?: {0,3}[\"']?)(?=[\w.-]{1,100}=)[^\"'\n]{6,4000}"),
