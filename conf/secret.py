@@ -33,8 +33,20 @@ _BARE = r"(?:[^\s\"',;&)\]}>\\]|[,;&)\]}>\\](?!\s|$|[\"',;)\]}]|n\b|[\w.-]{1,40}
 _COLON = r":\s{0,3}(?=\\{0,2}[\"']|\S{0,100}\d|[^\s,;]{1,400}(?:[,;]|[ \t]*(?:\n|$)))"
 _IS = rf"\\{{0,2}}[\"']?(?:\s{{0,3}}(?:=\s{{0,3}}|{_COLON})|\s{{1,3}}\.{{2,80}}\s{{1,3}})"
 _NEXT = rf"(?:[ =]|\\{{0,2}}[\"'], ?){_QUOTE}"  # word of a command, also of one that is written as a list
-_WORDS = ("password", "passwd", "passphrase", "secret", "_authtoken", "privatekey", "private_key", "private-key")
-_PAIRS = {"key": ("api", "access"), "token": ("auth", "access", "refresh", "session", "security", "bearer", "hf")}
+_WORDS = (
+    "password",
+    "passwd",
+    "passphrase",
+    "secret",
+    "_authtoken",
+    "privatekey",
+    "private_key",
+    "private-key",
+    "hftoken",
+    "hf_token",
+    "hf-token",
+)
+_PAIRS = {"key": ("api", "access"), "token": ("auth", "access", "refresh", "session", "security", "bearer")}
 _HINTS = (*_WORDS, *(f"{a}{between}{b}" for b, firsts in _PAIRS.items() for a in firsts for between in ("", "_", "-")))
 _NAMED = (
     r"(?:pass(?:word|wd|phrase)|secret(?:_?access)?(?:_?key)?|_authtoken|(?:private|api|access)[_-]?key"
