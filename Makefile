@@ -16,7 +16,7 @@ VENV := .venv
 PIP := $(VENV)/bin/python -m pip
 INDEXES := $(if $(INDEX),--index-url $(INDEX)) $(if $(EXTRA_INDEX),--extra-index-url $(EXTRA_INDEX))
 
-.PHONY: help install demo gpu-day test quick drills npm lock licences test-layouts test-slurm drills-slurm test-wheel docs test-nvidia rehearse nemo bridge bridge-recipes stacks test-stacks check wheel clean
+.PHONY: help install demo gpu-day test quick drills npm lock licences test-layouts test-slurm test-wheel docs test-nvidia rehearse nemo bridge bridge-recipes stacks test-stacks submitit check wheel clean
 help:
 	@echo "make demo     train a small Llama under two layouts, three times each, and compare them (MODEL=moe_tiny: a MoE; DATA=tiny: on English)"
 	@echo "make gpu-day  everything that only a GPU shows, on one GPU in half an hour (TINY=1: rehearsed on this CPU), in ./gpu-day"
@@ -24,15 +24,15 @@ help:
 	@echo "make test     all tests (trains through Megatron-Core on this CPU)"
 	@echo "make drills   faults made with real processes: a table of what each did before it was mended, and does now"
 	@echo "make docs     site/ from docs/ and the docstrings, and every code block of README.md and docs/ run"
-	@echo "make drills-slurm  faults of jobs on that Slurm: killed daemons, full disks, time limits; many minutes"
 	@echo "make test-wheel  the wheel built, installed in an empty environment and used there"
 	@echo "make test-layouts  every layout of the engine in width, minutes more"
-	@echo "make test-slurm   jobs on a real Slurm of two emulated nodes (root, apt-get install slurm-wlm munge, for sacct slurmdbd mariadb-server; skipped by name without)"
+	@echo "make test-slurm   jobs, and faults of them, on a real Slurm of two emulated nodes (root, apt-get install slurm-wlm munge, for sacct slurmdbd mariadb-server; skipped by name without)"
 	@echo "make test-nvidia  NeMo 2.7.3 and Megatron-Bridge 0.3.1 themselves on this CPU: every recipe built, a toy model trained (installs 2.5 GB)"
 	@echo "make rehearse NeMo and Megatron-Bridge train toys and play ranks of large jobs on this CPU, and are read back; Primus too where PRIMUS_PATH and PRIMUS_PYTHON name one"
 	@echo "make nemo     .venv-nemo with NeMo, for framework=nemo framework.python=.venv-nemo/bin/python"
 	@echo "make bridge   .venv-bridge with Megatron-Bridge 0.3.1, on top of .venv-nemo"
 	@echo "make bridge-recipes  .venv-bridge-recipes, which builds the recipes of a checkout of Megatron-Bridge 0.6.0 (tprimat recipes import)"
+	@echo "make submitit .venv-submitit with hydra-submitit-launcher, for docs/tutorials/sweep.py (after it make test-slurm tries it)"
 	@echo "make stacks   .venv-stacks with Hugging Face's Trainer and DeepSpeed, .venv-torchtitan with TorchTitan"
 	@echo "make test-stacks  they train on this CPU as the embedded engine does (installs 480 MB)"
 	@echo "make lock     requirements/lock*.txt renewed: the newest packages that fit, with hashes;  make licences: those installed, by licence"
@@ -98,12 +98,10 @@ docs: $(VENV)/.docs
 	$(VENV)/bin/mkdocs build --strict --quiet
 	$(VENV)/bin/python -m pytest -m docs --durations=15 tests/test_docs.py
 
+# all of them, drills too: kills of daemons, full disks, time limits. They wait for most of their time, so four go on side by side,
+# each on a Slurm of its own (tests/conftest.py)
 test-slurm: $(VENV)/.dev
-	$(VENV)/bin/python -m pytest -m 'slurm and not drill' --durations=5 tests/cluster
-
-# kills of daemons, full disks, time limits: they wait for most of their time, so three go on side by side, each on a Slurm of its own
-drills-slurm: $(VENV)/.dev
-	$(VENV)/bin/python -m pytest -m 'slurm and drill' -n 3 --durations=0 tests/cluster
+	$(VENV)/bin/python -m pytest -m slurm -rs --durations=10
 
 test-wheel: $(VENV)/.dev
 	$(VENV)/bin/python -m pytest -m wheel --durations=5
@@ -166,13 +164,18 @@ bridge-recipes: $(BRIDGE_RECIPES)/.installed
 # Trainer and DeepSpeed, and TorchTitan, each on top of the packages of .venv
 STACKS := .venv-stacks/.installed .venv-torchtitan/.installed
 
-$(STACKS): .venv-%/.installed: $(VENV)/.embedded requirements/%.txt
+# hydra-submitit-launcher, for docs/tutorials/sweep.py and its test
+SUBMITIT := .venv-submitit/.installed
+
+$(STACKS) $(SUBMITIT): .venv-%/.installed: $(VENV)/.embedded requirements/%.txt
 	$(PYTHON) -m venv .venv-$*
 	$(VENV)/bin/python $(SITE) > "$$(.venv-$*/bin/python $(SITE))/embedded.pth"
 	.venv-$*/bin/python -m pip install --quiet $(INDEXES) -r requirements/$*.txt
 	@touch $@
 
 stacks: $(STACKS)
+
+submitit: $(SUBMITIT)
 
 test-stacks: $(VENV)/.dev
 	-$(MAKE) stacks
@@ -199,4 +202,4 @@ wheel: $(VENV)/.dev
 	$(PIP) wheel --quiet --no-deps --wheel-dir dist $(INDEXES) .
 
 clean:
-	rm -rf $(VENV) $(NEMO) $(BRIDGE) $(BRIDGE_RECIPES) $(dir $(STACKS)) dist site
+	rm -rf $(VENV) $(NEMO) $(BRIDGE) $(BRIDGE_RECIPES) $(dir $(STACKS) $(SUBMITIT)) dist site

@@ -4,6 +4,7 @@ estimate/memory.py."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from itertools import product
 from math import log2
 from typing import Any, Literal, NamedTuple
@@ -63,7 +64,13 @@ def headroom(e: Experiment) -> Headroom:
     """Return what `e` needs on its fullest GPU."""
     from estimate.experiment import columns_of
 
-    return _headrooms([columns_of(e, timed=False)], room_bytes(e))[0]
+    return _headroom(tuple(columns_of(e, timed=False).items()), room_bytes(e))
+
+
+@lru_cache(maxsize=256)
+def _headroom(columns: tuple[tuple[str, Any], ...], room: float | None) -> Headroom:
+    """Return the same once for all runs of a matrix that differ in nothing of it, as by their seeds."""
+    return _headrooms([dict(columns)], room)[0]
 
 
 def memory_text(e: Experiment) -> str:

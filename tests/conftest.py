@@ -19,6 +19,8 @@ from tests.drills import MARK, started_processes, wait_until
 
 ROOT = Path(__file__).parent.parent
 GOLDEN = ROOT / "tests" / "golden"
+CLUSTER = ROOT / "tests" / "cluster"
+ON_SLURM = 4  # workers: of two cores, since each waits for most of its time
 
 settings.register_profile(  # no test fails for a slow machine
     "untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -26,6 +28,19 @@ settings.register_profile(  # no test fails for a slow machine
 settings.load_profile("untimed")
 
 os.environ[MARK] = str(os.getpid())  # inherited by whatever a test starts, in any session or group
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Let the tests of `-m slurm`, which are in one folder, wait side by side where no -n says otherwise: each worker
+    has a Slurm of its own."""
+    option, is_worker = config.option, "PYTEST_XDIST_WORKER" in os.environ  # which would start workers, too
+    if str(option.markexpr).split()[:1] != ["slurm"]:
+        return
+    if config.args_source is pytest.Config.ArgsSource.TESTPATHS:
+        config.args = [str(CLUSTER)]
+    if not is_worker and getattr(option, "numprocesses", 0) is None and not option.usepdb:
+        option.numprocesses = ON_SLURM
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -36,7 +51,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            if nodeid.startswith("tests/cluster/test_slurm"):
+            if nodeid.startswith("tests/cluster/"):
                 return nodeid
             return "tests/engine" if nodeid.startswith("tests/engine/") else super()._split_scope(nodeid)
 
@@ -58,6 +73,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Note of each drill what it did before, where the table is made (in another process with -n)."""
+    assert CLUSTER in item.path.parents or not item.get_closest_marker("slurm"), "pytest -m slurm looks there alone"
     if drill := item.get_closest_marker("drill"):
         item.user_properties.append(("drill", drill.args[0]))
 
