@@ -82,7 +82,50 @@ def _truncated(rank_batches: Any, *arguments: Any) -> Any:
     return batches
 
 
+def _neighbours(rank_batches: Any, *arguments: Any) -> Any:
+    """Exchange each even id with the odd one behind it, as a tokenizer of another build."""
+    return rank_batches(*arguments) ^ 1
+
+
+def _padded(rank_batches: Any, *arguments: Any) -> Any:
+    """Fill the last quarter of each sample, as one who packs documents otherwise."""
+    batches = rank_batches(*arguments)
+    batches[..., -batches.shape[-1] // 4 :] = 0
+    return batches
+
+
 # forward
+
+
+def _values(attend: Any, this: Any, query: Any, key: Any, value: Any, *others: Any, **options: Any) -> Any:
+    """Add up the values of another group."""
+    return attend(this, query, key, value.roll(1, 2), *others, **options)
+
+
+def _rounded_queries(attend: Any, this: Any, query: Any, *others: Any, **options: Any) -> Any:
+    return attend(this, query.bfloat16().to(query.dtype), *others, **options)
+
+
+def _window(attend: Any, this: Any, query: Any, *others: Any, **options: Any) -> Any:
+    """Attend to the last sixteen tokens alone."""
+    import torch
+
+    seen = torch.ones(query.shape[0], query.shape[0], dtype=torch.bool).tril().triu(-15)
+    return attend(this, query, *others[:2], ~seen[None, None], **options)
+
+
+def _no_final_norm(make: Any, this: Any, *arguments: Any, **options: Any) -> None:
+    make(this, *arguments, **options)
+    this.final_layernorm.register_forward_hook(lambda norm, inputs, output: inputs[0])
+
+
+def _layers_exchanged(set_weights: Any, network: Any, seed: int) -> None:
+    """Exchange the attention of two layers, as a conversion that counts layers otherwise."""
+    set_weights(network, seed)
+    named = dict(network.named_parameters())
+    for name in [name for name in named if "layers.0.self_attention.linear_qkv.weight" in name]:
+        other = named[name.replace("layers.0.", "layers.1.")]
+        named[name].data, other.data = other.data.clone(), named[name].data.clone()
 
 
 def _half_rotary(make: Any, this: Any, kv_channels: int, rotary_percent: float, **options: Any) -> None:
@@ -211,7 +254,34 @@ def _reported(loss: Any, losses: Any) -> Any:
     return total, count, report * report.new_tensor([1.001, 1.0])
 
 
+def _without_last(loss: Any, losses: Any) -> Any:
+    """Leave the last token of each sequence out of the loss, as one who has no label for it."""
+    return loss(losses[:, :-1])
+
+
+def _of_samples(loss: Any, losses: Any) -> Any:
+    """Weigh a token by its own loss, as a focal loss does."""
+    return loss(losses * (1 - (-losses.detach()).exp()))
+
+
 # backward
+
+
+def _no_residual_gradient(forward: Any, this: Any, hidden_states: Any, *arguments: Any, **options: Any) -> Any:
+    """Let no gradient of the second layer pass beside its attention and its MLP."""
+    output, context = forward(this, hidden_states, *arguments, **options)
+    return (output + (hidden_states.detach() - hidden_states) if this.layer_number == 2 else output), context
+
+
+def _noisy(make: Any, settings: Any) -> Any:
+    """Add a ten thousandth of its deviation to each gradient, as one that is compressed."""
+    import torch
+
+    chunks = make(settings)
+    drawn = torch.Generator().manual_seed(1)
+    for parameter in (p for chunk in chunks for p in chunk.parameters()):
+        parameter.register_hook(lambda g: g + 1e-4 * g.std() * torch.randn(g.shape, generator=drawn, dtype=g.dtype))
+    return chunks
 
 
 def _times(factor: float, *names: str) -> Callable[..., Any]:
@@ -302,7 +372,60 @@ def _norm_of_most(norm: Any, gradients: Any, *arguments: Any, **options: Any) ->
     return norm(list(gradients)[1:], *arguments, **options)
 
 
+def _clipped_by_value(clip: Any, parameters: Any, max_norm: float, total_norm: float, **options: Any) -> None:
+    """Clip each number, and not the norm."""
+    for parameter in parameters:
+        if parameter.grad is not None:
+            parameter.grad.clamp_(-max_norm / 100, max_norm / 100)
+
+
+def _clipped_alone(clip: Any, parameters: Any, max_norm: float, total_norm: float, **options: Any) -> None:
+    """Clip each tensor by its own norm."""
+    for parameter in parameters:
+        if parameter.grad is not None:
+            parameter.grad.mul_(min(1.0, max_norm / (float(parameter.grad.norm()) + 1e-6)))
+
+
 # optimizer
+
+
+def _decay_without_rate(call: Any, parameters: Any, *lists: Any, lr: Any, weight_decay: float, **options: Any) -> Any:
+    """Decay by the decay itself, and not by the rate times it."""
+    for parameter in parameters:
+        parameter.mul_(1 - 1e-3 * weight_decay)
+    return call(parameters, *lists, lr=lr, weight_decay=0.0, **options)
+
+
+def _update_clipped(call: Any, parameters: Any, *lists: Any, **options: Any) -> Any:
+    """Let no weight move further than half the rate."""
+    before = [parameter.clone() for parameter in parameters]
+    call(parameters, *lists, **options)
+    most = 0.5 * float(options["lr"])
+    for old, parameter in zip(before, parameters, strict=True):
+        parameter.copy_(old + (parameter - old).clamp(-most, most))
+
+
+def _skipped(step: Any, built: Any, index: int) -> Any:
+    """Take the fourth step with a rate of zero."""
+    groups = built.optimizer.param_groups
+    rates = [group["lr"] for group in groups]
+    for group in groups if index == 3 else ():
+        group["lr"] = 0.0
+    try:
+        return step(built, index)
+    finally:
+        if index == 3 and groups[0]["lr"] == 0.0:
+            for group, rate in zip(groups, rates, strict=True):
+                group["lr"] = rate
+
+
+def _averaged_weights(step: Any, built: Any, index: int) -> Any:
+    """Make the weights a thousandth smaller behind the last step."""
+    done = step(built, index)
+    if index == 7:
+        for parameter in (p for chunk in built.chunks for p in chunk.parameters()):
+            parameter.data.mul_(0.999)
+    return done
 
 
 def _adam(**changed: Any) -> Plants:
@@ -390,6 +513,18 @@ def _tuned(torch: Any) -> None:
     torch.backends.cudnn.benchmark = True
 
 
+def _flushed(torch: Any) -> None:
+    torch.set_flush_denormal(True)
+
+
+def _one_thread(torch: Any) -> None:
+    torch.set_num_threads(1)
+
+
+def _no_mkldnn(torch: Any) -> None:
+    torch.backends.mkldnn.set_flags(False)
+
+
 def _edited(_: Any) -> None:
     """Edit the settings behind the back of whoever rendered them."""
     path = Path(sys.argv[sys.argv.index("--settings") + 1])
@@ -418,6 +553,32 @@ FAULTS: Mapping[str, Plants] = {
     "order_within": around("engine_train:TokenData.rank_batches", _within),
     "duplicate": around("engine_train:TokenData.rank_batches", _duplicate),
     "truncated": around("engine_train:TokenData.rank_batches", _truncated),
+    "neighbours": around("engine_train:TokenData.rank_batches", _neighbours),
+    "padded": around("engine_train:TokenData.rank_batches", _padded),
+    "values": around(f"{ATTENTION}.forward", _values),
+    "rounded_queries": around(f"{ATTENTION}.forward", _rounded_queries),
+    "window": around(f"{ATTENTION}.forward", _window),
+    "no_final_norm": around("megatron.core.transformer.transformer_block:TransformerBlock.__init__", _no_final_norm),
+    "layers_exchanged": around("engine_model:set_weights", _layers_exchanged),
+    "without_last": around("engine_train:_loss", _without_last),
+    "focal": around("engine_train:_loss", _of_samples),
+    "no_residual_gradient": around(
+        "megatron.core.transformer.transformer_layer:TransformerLayer.forward", _no_residual_gradient
+    ),
+    "noisy": around("engine_train:build_model", _noisy),
+    "reversed_bias": around("engine_train:build_model", _times(-1.0, "layers.0.self_attention.linear_proj.weight")),
+    "no_reduction": silent(f"{DDP_BUFFER}:_ParamAndGradBucketGroup.start_grad_sync"),
+    "clipped_by_value": around("megatron.core.optimizer.optimizer:clip_grad_by_total_norm_fp32", _clipped_by_value),
+    "clipped_alone": around("megatron.core.optimizer.optimizer:clip_grad_by_total_norm_fp32", _clipped_alone),
+    "decay_without_rate": around("torch.optim.adam:adam", _decay_without_rate),
+    "update_clipped": around("torch.optim.adam:adam", _update_clipped),
+    "beta1": _adam(beta1=0.95),
+    "maximised": _adam(maximize=True),
+    "skipped": around("engine_train:_step", _skipped),
+    "averaged_weights": around("engine_train:_step", _averaged_weights),
+    "flush_denormal": {"torch": _flushed},
+    "one_thread": {"torch": _one_thread},
+    "no_mkldnn": {"torch": _no_mkldnn},
     "stuck": around("engine_train:TokenData.rank_batches", _stuck),
     "half_rotary": around(ROTARY, _half_rotary),
     "rope_twice": around(ROTARY, _base),

@@ -358,7 +358,7 @@ def _switch_rows(objects: Sequence[FieldRow]) -> Iterator[Row]:
     """Yield what no setting and no variable says, and changes what a GPU computes."""
     for row in deciding(objects):
         name = f"{row.object}.{row.field}"
-        reason = "a GPU computes otherwise with it, which a CPU does not show"
+        reason = "a GPU computes otherwise with it, or the numbers of a longer run, which a toy on a CPU does not show"
         yield Row(name, "fact", "unexplained", row.values, reason, decides=True, rank=rank_of(name))
 
 

@@ -108,7 +108,7 @@ class Switches(NamedTuple):
     """The switches of a process that decide how fast a step is, or how it is rounded, beside all configuration: as
     they are while steps are made. garbage_collection: by Python itself; its interval: after how many steps the stack
     collects by hand. workers: of the training data's loader, as its iterator has them. evaluation: after so many steps
-    so many batches."""
+    so many batches. scaled_dot_product: torch's kernels that may be taken, in the order of _ATTENTIONS."""
 
     garbage_collection: bool
     garbage_collection_threshold: tuple[int, ...]
@@ -126,6 +126,14 @@ class Switches(NamedTuple):
     deterministic_algorithms: bool
     cudnn_deterministic: bool
     cudnn_benchmark: bool
+    scaled_dot_product: tuple[bool, ...]
+    default_dtype: str
+    mkldnn: bool
+    num_threads: int
+    flush_denormal: bool
+
+
+_ATTENTIONS = ("flash", "mem_efficient", "math", "cudnn")
 
 
 def switches(
@@ -155,6 +163,11 @@ def switches(
         deterministic_algorithms=torch.are_deterministic_algorithms_enabled(),
         cudnn_deterministic=cudnn.deterministic,
         cudnn_benchmark=cudnn.benchmark,
+        scaled_dot_product=tuple(getattr(torch.backends.cuda, f"{name}_sdp_enabled", bool)() for name in _ATTENTIONS),
+        default_dtype=json_value(torch.get_default_dtype()),
+        mkldnn=torch.backends.mkldnn.enabled,
+        num_threads=torch.get_num_threads(),
+        flush_denormal=sys.float_info.min / 2 == 0.0,
     )
     return Named(Switches, values._asdict(), {})
 

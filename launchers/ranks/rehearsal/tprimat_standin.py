@@ -553,7 +553,7 @@ def fused_adam(_: Any) -> Any:
 
         def _init_group(self, group: Any, *lists: Any) -> Any:
             made = super()._init_group(group, *lists)
-            if not self.given["bias_correction"]:
+            if not group.get("bias_correction", self.given["bias_correction"]):  # as of a group, too
                 for step in lists[-1]:
                     step.fill_(math.inf)
             return made
