@@ -354,6 +354,10 @@ _ROWS: tuple[tuple[str, Make, str], ...] = (
 CUDA = tuple(Replacement(*row) for row in _ROWS)
 
 
+_NAMES_READ = frozenset({"cuda", "device", "pin_memory", "to", "type"})
+"""Functions of torch whose positional arguments or answer the mode below reads."""
+
+
 def tensor_mode(torch: Any) -> Any:
     """Return the mode that reads device="cuda", a GPU's number and torch.device("cuda") as the CPU, in factories and in
     .to(); pin_memory is off; .cuda() is the tensor itself; .type() is spelled as CUDA's, which Megatron's clip_grads.py
@@ -368,11 +372,13 @@ def tensor_mode(torch: Any) -> Any:
 
     class Mode(torch.overrides.TorchFunctionMode):
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            name = getattr(function, "__name__", "")
+            if not kwargs and name not in _NAMES_READ:  # nine of ten of a hundred thousand calls
+                return function(*args)
             options = dict(kwargs or {})
             options.pop("pin_memory", None)
             if options.get("device") is not None:
                 options["device"] = on_cpu(options["device"])
-            name = getattr(function, "__name__", "")
             if function is torch.device and args and type(args[0]) is int:  # YaRN: of current_device()
                 return cpu
             if name in ("cuda", "pin_memory"):
