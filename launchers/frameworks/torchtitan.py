@@ -14,6 +14,10 @@ OURS = "tprimat"
 """The name under which TorchTitan knows what we give it, as launchers/ranks/torchtitan_ranks.py has it."""
 
 
+RELEASE = "0.2.2"
+"""The release whose JobConfig is written; rocm/primus:v26.5 has it, too."""
+
+
 class TorchTitan(Plain):
     """See launchers.plain.Plain."""
 
@@ -51,6 +55,7 @@ class TorchTitan(Plain):
     def refusals(self, e: Experiment) -> Iterator[Problem]:
         """See Framework."""
         yield from super().refusals(e)
+        yield from _release_refused(e)
         yield from _layout_refused(e)
         model = e.model
         if model.add_qkv_bias:
@@ -74,6 +79,19 @@ def _is_sharded(e: Experiment) -> bool:
     layout = e.layout
     shards = layout.data_parallel_size if e.training.use_distributed_optimizer else 1
     return shards * layout.context_parallel_size > 1
+
+
+def _release_refused(e: Experiment) -> Iterator[Problem]:
+    """Yield a release whose configuration is not written here. Below Primus the release is that of Primus."""
+    release = e.framework.release or RELEASE
+    if e.framework.backend is None and release != RELEASE:
+        what = "is a release of TorchTitan that is not written here"
+        if release.startswith("0.3"):
+            what = (
+                "TorchTitan 0.3 needs a torch newer than 2.13: there its FSDP and pipelines do not start, and with "
+                "full_dtensor it prints as many times the loss as there are data parallel ranks"
+            )
+        yield wrong(e, "framework.release", what, RELEASE)
 
 
 def _layout_refused(e: Experiment) -> Iterator[Problem]:

@@ -31,6 +31,9 @@ OURS = "tprimat"
 def train(s: Settings) -> str | None:
     """Run the complete training in this rank; see plain_ranks.main."""
     plain_ranks.check_machine(s)
+    if not release().startswith("0.2."):
+        what = "another release has other entries, and trains otherwise than it says on some layouts"
+        raise Refused(Problem("torchtitan", what, release(), "0.2.2", "pip install torchtitan==0.2.2"))
     if s.device == "cpu":
         on_a_cpu()
     from torchtitan.distributed.utils import init_distributed

@@ -446,3 +446,13 @@ def test_unsloth_names_its_device() -> None:
         name, _, rest = text.removeprefix("GPU: ").partition(". ")
         assert run.facts["device_name"] == name
         assert run.facts["device_memory_bytes"] == (79.5 if "79.5" in rest else 14.5) * 2**30
+
+
+def test_the_default_log_level_and_no_bar_tell_the_outcome_and_every_step() -> None:
+    """Trainer at its defaults prints no header, and its values as strings (transformers 5, trainer_callback.py)."""
+    lines = ["{'loss': '6.2', 'grad_norm': '3.8', 'learning_rate': '0.00025', 'epoch': '0.5'}"]
+    lines += ["{'loss': '6.0', 'grad_norm': '3.0', 'learning_rate': '0.0005', 'epoch': '1'}"]
+    end = "{'train_runtime': '9.6', 'train_samples_per_second': '8.3', 'train_loss': '6.1', 'epoch': '1'}"
+    (whole,), (cut,) = (parse_text("\n".join(text)) for text in ([*lines, end], lines))
+    assert [step.loss for step in whole.steps] == [6.2, 6.0]
+    assert [judge(Ending(), run).status for run in (whole, cut)] == ["completed", "unknown"]

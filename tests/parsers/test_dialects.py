@@ -71,6 +71,16 @@ CASES: dict[str, tuple[str, str, list[dict[str, Any]]]] = {
             "a total": "step:   200 /  1000 loss: 5.5508 iter time (s): 0.936 samples/sec: 136.706 eta: 01:10",
         }.items()
     },
+    "the first steps come before throughput is measured": (
+        "deepspeed",
+        "\n".join(
+            f"[Rank 0] step={n}, skipped=0, lr=[{n}e-05, {n}e-05], mom=[(0.9, 0.95)]"
+            + f"\nepoch=0/micro_step={n}/global_step={n}, RunningAvgSamplesPerSec=10.5, CurrSamplesPerSec=10.5"
+            * (n > 2)
+            for n in range(1, 5)
+        ),
+        [{"step": n, "lr_used": None} for n in range(4)],
+    ),
     "a rate alone": ("deepspeed", "[Rank 0] step=10, skipped=2, lr=[5e-05, 5e-05], mom=[(0.9, 0.95)]", []),
     "no device computes so fast": (
         "maxtext",

@@ -15,7 +15,7 @@ import plain_ranks
 import torch
 import transformers
 
-PLANTED = "TPRIMAT_PLANTED"  # as planted_names.py has it
+PLANTED = "PLANTED_IN_HF"  # as planted_names.py has it
 
 
 def shuffled() -> None:

@@ -3,7 +3,7 @@ words by which a comparison must find it."""
 
 from __future__ import annotations
 
-VARIABLE = "TPRIMAT_PLANTED"
+VARIABLE = "PLANTED_IN_HF"
 FOUND: dict[str, tuple[set[str], str]] = {
     "sampler": ({"inputs", "tokens_checksum"}, "other tokens are read"),
     "labels not shifted": ({"inputs"}, "masked targets"),

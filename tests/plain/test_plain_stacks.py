@@ -134,6 +134,8 @@ def test_torchtitan_trains_as_the_engine_does(case: str, engine: Engine, tmp_pat
 
 
 REFUSED = {
+    "TorchTitan 0.3 needs a torch newer than 2.13": ("gpus_per_node=1", "framework.release=0.3.0"),
+    "a release of TorchTitan that is not written": ("gpus_per_node=1", "framework.release=0.1.0"),
     "pull/2323": ("gpus_per_node=2", "training.use_distributed_optimizer=false"),
     "issues/2972": ("gpus_per_node=2", "layout.pipeline_model_parallel_size=2"),
     "FSDP2, which torch refuses": ("gpus_per_node=2", "model.untie_embeddings_and_output_weights=false"),
