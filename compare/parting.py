@@ -434,6 +434,10 @@ def _steps_otherwise(first: Seen, second: Seen) -> Iterator[Parting]:
     if apart := [step for step, pair in enumerate(decays) if not same(*pair)]:
         texts = [_over_steps(seen) for seen in (first, second)]
         yield Parting("optimizer", apart[0], f"weight decay: {'; '.join(texts)}")
+    spared = [seen.record.environment.get("parameters_undecayed") for seen in (first, second)]
+    if known_apart(*spared):
+        text = f"{first.label} spares {spared[0]:,} parameters, {second.label} {spared[1]:,}"
+        yield Parting("optimizer", 0, f"weight decay: {text}")
     for name in _ARGUMENTS:
         values = [_argument(optimizer, name) for optimizer in (ours, theirs)]
         if known_apart(*values):

@@ -6,8 +6,11 @@ from __future__ import annotations
 VARIABLE = "PLANTED_IN_HF"
 FOUND: dict[str, tuple[set[str], str]] = {
     "sampler": ({"inputs", "tokens_checksum"}, "other tokens are read"),
-    "labels not shifted": ({"inputs"}, "masked targets"),
-    "labels shifted twice": ({"inputs"}, "masked targets"),
+    "labels not shifted": ({"inputs"}, "the tokens are the same, and the labels are not"),
+    "labels shifted twice": ({"inputs"}, "the tokens are the same, and the labels are not"),
     "schedule": ({"lr_used"}, "in the schedule"),
-    "norms decay": ({"parameters_undecayed"}, "norms"),
+    "norms decay": (
+        {"parameters_undecayed"},
+        "in the optimizer of step 0: weight decay: megatron spares 1,152 parameters, hf 0",
+    ),
 }
