@@ -1,11 +1,13 @@
 """This machine's processors as Jobs have a GPU: no data sheet says what they do, so that they are measured, in a tenth
-of a second. How fast gloo is between processes is a prior, which a calibration corrects."""
+of a second of their own time: what others use of the machine at that moment is no property of it. How fast gloo is
+between processes is a prior, which a calibration corrects."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import cache
-from time import perf_counter
+from time import process_time
 
 import numpy as np
 
@@ -35,15 +37,16 @@ def columns_of_host(processes: int) -> dict[str, float | str]:
 
 @cache
 def _measured() -> tuple[float, float]:
-    """Return FLOP/s of an fp32 matrix product, and bytes/s of a copy, read and written."""
+    """Return FLOP/s of fp32 matrix products on all cores, and bytes/s of a copy, read and written."""
     matrix, source = np.ones((_WIDTH, _WIDTH), np.float32), np.zeros(_COPIED // 4, np.float32)
     target = np.empty_like(source)
     product = min(_timed(lambda: matrix @ matrix) for _ in range(_TRIES))
     copy = min(_timed(lambda: np.copyto(target, source)) for _ in range(_TRIES))
-    return 2.0 * _WIDTH**3 / product, 2.0 * _COPIED / copy
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return 2.0 * _WIDTH**3 / product * cores, 2.0 * _COPIED / copy
 
 
 def _timed(work: Callable[[], object]) -> float:
-    start = perf_counter()
+    start = process_time()
     work()
-    return perf_counter() - start
+    return process_time() - start

@@ -37,8 +37,8 @@ measured (estimate/held_out.py)."""
 
 HOST = 2.0
 """Half width of both intervals on a CPU without a machine.yaml, by hand (a factor of 7.4 either way): the table has no
-runs on CPUs, and rates that are measured in a tenth of a second are those of the load of that moment: one training of
-llama_tiny on a busy machine was 6.6 times as fast as predicted."""
+runs on CPUs, and what others use of a machine decides its steps: at a load of 15 on two cores llama_tiny took 1.5 times
+as long as predicted on one rank, and 5 times on two that wait for each other."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -192,11 +192,12 @@ def _samples(one: Benchmark, batch: int) -> int | None:
 
 
 def scaling(e: Experiment, weak: bool, parameters: Parameters | None = None) -> tuple[Point, ...]:
-    """Return the curve from the GPUs of `e` up to MOST_GPUS, doubling DP: weak with as many sequences a GPU, strong
-    with the batch of `e`, which ends where a rank has no micro-batch left. The layout stays."""
+    """Return the curve from the GPUs of `e` to MOST_GPUS, doubling DP, the last a part of that: weak with as many
+    sequences a GPU, strong with the batch of `e`, which ends where a rank has no micro-batch left. The layout stays."""
     layout, batch = e.layout, e.training.global_batch_size
     columns = columns_of(e)
-    times = [2**n for n in range(18) if layout.world_size * 2**n <= MOST_GPUS]
+    most = max(MOST_GPUS // layout.world_size, 1)
+    times = sorted({most} | {2**n for n in range(18) if 2**n <= most})
     if not weak:
         each = layout.num_micro_batches
         unit = layout.pipeline_model_parallel_size if (layout.virtual_pipeline_model_parallel_size or 1) > 1 else 1
@@ -229,6 +230,9 @@ def lines(made: Sequence[Plan], terms: Terms) -> Iterator[str]:
         yield f"{e.model.name} on {gpus}, {e.layout}: {terms.tokens:g} tokens"
         yield f"  {'goodput':<{_COLUMN}}{_goodput(saved, terms)}"
         yield from (f"  {name:<{_COLUMN}}{_figure(plan.figures[name])}" for name in _FIGURES if name in plan.figures)
+        if "carbon_t" in plan.figures and "carbon_embodied_t" not in plan.figures:
+            unknown = f"unknown: nobody states what making a {e.hardware.name} took; embodied_kg="
+            yield f"  {'carbon_embodied_t':<{_COLUMN}}{unknown}"
         target = _figure(plan.to_target) if plan.to_target else "unknown: no published run says how many tokens"
         yield f"  {'time to a target loss':<{_COLUMN}}{target}"
         yield ""
