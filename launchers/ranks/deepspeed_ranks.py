@@ -89,7 +89,8 @@ def step(engine: Any, parts: NDArray[Any], readings: Readings) -> float:
         share = engine(input_ids=tokens, labels=labels, shift_labels=labels).loss
         engine.backward(share)
         if engine.is_gradient_accumulation_boundary():
-            readings.gradients(engine.module.parameters() if engine.zero_optimization_stage() == 0 else ())
+            whole = engine.zero_optimization_stage() == 0
+            readings.gradients(engine.module.parameters() if whole else (), whole)
         engine.step()
         loss += share.detach().float() / len(parts)
     dist.all_reduce(loss)

@@ -9,6 +9,7 @@ end no run."""
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
@@ -193,18 +194,21 @@ class Readings:
             masked=int(counted.numel() - counted.sum()),
         )
 
-    def gradients(self, parameters: Iterable[torch.Tensor] = ()) -> None:
+    def gradients(self, parameters: Iterable[torch.Tensor] = (), whole: bool = False) -> None:
         """Read the gradients of a step before they are clipped; a second time in one step it does nothing. parameters:
-        which hold them, where a sum of their squares is to be known."""
+        which hold them, where a sum of their squares is to be known. whole: each rank has all of them, and their norm
+        is to be known, too, as the stack does not tell it."""
         if self.on and not self.read_in_step:
             self.read_in_step = True
-            self.guarded(self._gradients, [*parameters])
+            self.guarded(self._gradients, [*parameters], whole)
 
-    def _gradients(self, parameters: list[torch.Tensor]) -> None:
+    def _gradients(self, parameters: list[torch.Tensor], whole: bool) -> None:
         if not self.steps:
             self.content["first_gradients"] = self.rows("gradient")
         if parameters:
             self.row["gradient_squares"] = [squares(parameters), 0.0]
+        if whole:
+            self.row["grad_norm"] = math.sqrt(self.row["gradient_squares"][0])
 
     def before_step(self, optimizer: Any) -> None:
         """Close a step: its batch, and what the optimizer steps with. ZeRO steps one group after the other."""
