@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
@@ -79,7 +80,7 @@ def read_lazily(directory: Path) -> Record:
 def _not_as_written(path: Path, written: StepsFile) -> Problem:
     """Return the problem of steps that are not those of the run.json beside them, and how many there are."""
     try:
-        lines = [line for line in path.read_bytes().split(b"\n") if line]
+        lines = [line for line in _bytes(path).split(b"\n") if line]
     except FileNotFoundError:
         there = "it is missing"
     except OSError as error:
@@ -392,9 +393,16 @@ def replace_file(path: Path, content: str | bytes | Iterable[bytes], most: int =
 
 def _content(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return _bytes(path)
     except OSError as error:
         raise InputError(Problem(str(path), "cannot be read", str(error))) from error
+
+
+def _bytes(path: Path) -> bytes:
+    """Return what a file holds. OSError: as that of reading, or it is a device or a pipe, which may never end."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(errno.EINVAL, "no regular file", str(path))
+    return path.read_bytes()
 
 
 def _text(content: bytes, path: Path) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -291,3 +292,17 @@ def test_what_cannot_be_recorded_is_named(tmp_path: Path) -> None:
     record = read(tmp_path)
     assert (record.exit_code, [step.step for step in record.steps]) == (None, [0, 1])
     assert "steps: all of a step (1), steps: consumed_samples (1)" in record.notes[-1]
+
+
+@pytest.mark.parametrize("name", ["run.json", "steps.jsonl"])
+def test_a_pipe_or_a_device_in_place_of_a_file_is_refused(name: str, tmp_path: Path) -> None:
+    """Reading one would wait for ever, or fill the memory."""
+    write(
+        Record(id="x", name="x", provenance="measured", status="completed", steps=(Step(step=0, line=1, iteration=1),)),
+        tmp_path,
+    )
+    for make in (partial(os.symlink, "/dev/zero"), os.mkfifo):
+        (tmp_path / name).unlink()
+        make(tmp_path / name)
+        with pytest.raises(InputError, match="no regular file"):
+            read(tmp_path)
