@@ -61,6 +61,12 @@ class Part(NamedTuple):
         return self.parameter.detach().reshape(-1)[self.start : self.end]
 
     @property
+    def last(self) -> Any:
+        """Return the weight at the end: the model's own where that is not the main one, rounded."""
+        main, own = self.weight, self.parameter.detach().reshape(-1)[self.start : self.end]
+        return main if bool((main.to(own.dtype) == own).all()) else own
+
+    @property
     def gradient(self) -> Any:
         """Return that which is reduced and averaged: complete when the optimizer begins its step."""
         return self.parameter.main_grad.detach().reshape(-1)[self.start : self.end]
@@ -233,7 +239,7 @@ class Readings:
     def read_last(self) -> None:
         """Read the weights as they are now, after the last step."""
         if self.parts is not None:
-            self.content["last_weights"] = [part.row(part.weight) for part in self.parts]
+            self.content["last_weights"] = [part.row(part.last) for part in self.parts]
 
     # What the model is given, and which of its losses count
 
