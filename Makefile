@@ -16,7 +16,7 @@ VENV := .venv
 PIP := $(VENV)/bin/python -m pip
 INDEXES := $(if $(INDEX),--index-url $(INDEX)) $(if $(EXTRA_INDEX),--extra-index-url $(EXTRA_INDEX))
 
-.PHONY: help install demo gpu-day test quick drills npm lock licences test-layouts test-slurm test-wheel docs test-nvidia rehearse nemo bridge bridge-recipes stacks test-stacks submitit check wheel clean
+.PHONY: help install demo gpu-day test quick drills npm lock licences test-layouts test-slurm drills-slurm test-wheel docs test-nvidia rehearse nemo bridge bridge-recipes stacks test-stacks submitit check wheel clean
 help:
 	@echo "make demo     train a small Llama under two layouts, three times each, and compare them (MODEL=moe_tiny: a MoE; DATA=tiny: on English)"
 	@echo "make gpu-day  everything that only a GPU shows, on one GPU in half an hour (TINY=1: rehearsed on this CPU), in ./gpu-day"
@@ -26,7 +26,8 @@ help:
 	@echo "make docs     site/ from docs/ and the docstrings, and every code block of README.md and docs/ run"
 	@echo "make test-wheel  the wheel built, installed in an empty environment and used there"
 	@echo "make test-layouts  every layout of the engine in width, minutes more"
-	@echo "make test-slurm   jobs, and faults of them, on a real Slurm of two emulated nodes (root, apt-get install slurm-wlm munge, for sacct slurmdbd mariadb-server; skipped by name without)"
+	@echo "make test-slurm   jobs on a real Slurm of two emulated nodes (root, apt-get install slurm-wlm munge, for sacct slurmdbd mariadb-server; skipped by name without)"
+	@echo "make drills-slurm  those, and faults of jobs: killed daemons, full disks, time limits; five minutes and more"
 	@echo "make test-nvidia  NeMo 2.7.3 and Megatron-Bridge 0.3.1 themselves on this CPU: every recipe built, a toy model trained (installs 2.5 GB)"
 	@echo "make rehearse NeMo and Megatron-Bridge train toys and play ranks of large jobs on this CPU, and are read back; Primus too where PRIMUS_PATH and PRIMUS_PYTHON name one"
 	@echo "make nemo     .venv-nemo with NeMo, for framework=nemo framework.python=.venv-nemo/bin/python"
@@ -98,9 +99,13 @@ docs: $(VENV)/.docs
 	$(VENV)/bin/mkdocs build --strict --quiet
 	$(VENV)/bin/python -m pytest -m docs --durations=15 tests/test_docs.py
 
-# all of them, drills too: kills of daemons, full disks, time limits. They wait for most of their time, so four go on side by side,
-# each on a Slurm of its own (tests/conftest.py)
+# one after the other on one Slurm
 test-slurm: $(VENV)/.dev
+	$(VENV)/bin/python -m pytest -m 'slurm and not drill' -n 0 -rs --durations=5
+
+# those and kills of daemons, full disks, time limits: they wait for most of their time, so four go on side by side, each on a Slurm of
+# its own (tests/conftest.py), which is more than a machine with other work on it should decide a change by
+drills-slurm: $(VENV)/.dev
 	$(VENV)/bin/python -m pytest -m slurm -rs --durations=10
 
 test-wheel: $(VENV)/.dev

@@ -13,7 +13,7 @@ from compare.audit import ACCEPTED, Check, Deviation, Reason, Row
 from compare.comparison import TOTAL, UNLIKE, Compared, Comparison
 from compare.decision import UNKNOWN_MODEL, about, gpus_spelled, recipe_spelled
 from compare.figures import COST, FIGURES, SPEED, TITLES
-from compare.groups import CLOCK, ENVIRONMENT, Group, counted
+from compare.groups import CLOCK, ENVIRONMENT, Group, comparable, counted
 from compare.objects import speed_sentence
 from compare.report import charts
 from compare.report.blocks import (
@@ -300,7 +300,8 @@ def advice(comparison: Comparison) -> Iterator[Line]:
             row.setting for row in comparison.audit.rows if row.state == "unexplained" and row.setting not in aside
         ]
         compared = ",".join((*comparison.audit.varied.keys, *settings))
-        vary = f"compare it, vary={compared}; or " if 0 < len(settings) <= _SPELLED else ""
+        can_vary = 0 < len(settings) <= _SPELLED and {*settings} <= {*comparable()}  # a version of ours cannot
+        vary = f"compare it, vary={compared}; or " if can_vary else ""
         yield f"Or {vary}accept what is meant to differ: {_accept(comparison, keys)}"
     elif word == "cannot tell" and keys:
         yield f"Or accept what is unknown: {_accept(comparison, keys)}"
