@@ -283,8 +283,9 @@ def _rows(file: File, field: str, start: Position) -> Iterator[Block | End]:
     names = table.schema_arrow.names
     if field not in names:
         raise InputError(Problem(file.path, "has no such column", field, listed(names), "field=NAME"))
-    kind = str(table.schema_arrow.field(field).type)
-    if kind not in ("string", "large_string", "string_view", "binary", "large_binary"):
+    type_ = table.schema_arrow.field(field).type
+    kind = str(getattr(type_, "value_type", type_) if str(type_).startswith("dictionary<") else type_)
+    if kind not in ("string", "large_string", "string_view", "binary", "large_binary", "binary_view"):
         raise InputError(Problem(file.path, f"column {field} is no text", kind, "string", "field=NAME"))
     groups, row = list[int](), 0
     for group in range(table.num_row_groups):
@@ -293,9 +294,14 @@ def _rows(file: File, field: str, start: Position) -> Iterator[Block | End]:
             groups.append(group)
         else:
             row += rows
+    # A text that stands in many rows is held once: a page of a dictionary and a page of zeros can stand for terabytes.
+    table, size = _arrow("pyarrow.parquet").ParquetFile(file.path, read_dictionary=[field]), 0
     for batch in table.iter_batches(batch_size=256, row_groups=groups, columns=[field], use_threads=False):
         column = batch.column(0)
-        texts = column.cast("large_binary").to_pylist()
+        known = column.dictionary.cast("large_binary").to_pylist()
+        texts = [None if at is None else known[at] for at in column.indices.to_pylist()]
+        size += sum(len(text or b"") for text in texts)
+        limit_unpacked(file.path, file.size, size)
         skipped = max(0, start.offset - row)
         row += len(texts)
         for part in _by_size(texts[skipped:]):

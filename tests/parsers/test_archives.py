@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import resource
 import shutil
 import subprocess
 from pathlib import Path
@@ -57,3 +58,18 @@ def test_a_corpus_that_is_a_bomb_stops_at_a_stated_limit(tmp_path: Path, name: s
     with pytest.raises(InputError, match="unpacks to too much"):
         for _ in inputs.read(file, "text", True, inputs.Position()):
             pass
+
+
+@pytest.mark.long
+def test_a_parquet_whose_rows_are_one_text_stops_at_a_stated_limit_in_bounded_memory(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path, text = tmp_path / "a.parquet", "0" * (8 << 20)
+    rows = arrow.DictionaryArray.from_arrays(arrow.array([0] * 4096, arrow.int32()), arrow.array([text]))
+    parquet.write_table(arrow.table({"text": rows}), path, compression="zstd")  # a few kB that stand for 32 GB
+    file = inputs.File(str(path), "parquet", path.stat().st_size, 0)
+    with pytest.raises(InputError, match="unpacks to too much"):
+        for _ in inputs.read(file, "text", True, inputs.Position()):
+            pass
+    assert file.size < 1 << 20
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 2 << 20  # kB: a batch of 256 texts alone has 2 GB
