@@ -115,6 +115,8 @@ def planned(command: str, place: Path) -> None:
     launches = words[:2] in (["python", "launch.py"], ["tprimat", "launch"])
     if {"model=qwen25_1p5b", "name=qwen25_1p5b"} & {*words}:
         return  # the guide's example of a new model: tests/test_extend.py
+    if "hydra/launcher=submitit_slurm" in words:
+        return  # needs a Slurm and its package: tests/cluster/test_submitit.py
     if words[0] == "make":
         command = shlex.join(["make", "-n", *words[1:]])
     elif launches and not {"--cfg", "dry_run=true"} & {*words}:

@@ -166,7 +166,12 @@ def site(tmp_path: Path) -> Path:
 def ran(site: Path, *front: Path, python_path: tuple[Path, ...] = ()) -> dict[str, Any]:
     """Return what a process reads of itself. site: behind the standard library; front: on PYTHONPATH."""
     program = f"import sys\nsys.path.append({str(site)!r})\n{PROGRAM}"
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, front)), "OURS": str(FOLDER)}
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(map(str, front)),
+        "OURS": str(FOLDER),
+        "TPRIMAT_REHEARSED": "train",
+    }
     argv = (sys.executable, "-S", "-P", "-c", program)
     done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60, env=env)
     found: dict[str, Any] = json.loads(done.stdout)

@@ -43,12 +43,15 @@ _STEERS = re.compile(
 _PLACES = re.compile(r"(?:_DIR|_PATH|_HOME|_ROOT)$")
 _TABLE = re.compile(r"_FILE$")
 """Files that tune (HIPBLASLT_TUNING_OVERRIDE_FILE, NCCL_TOPO_FILE): that there is one counts, and not where."""
+REHEARSES = any(os.environ.get(name) for name in ("TPRIMAT_REHEARSE", "TPRIMAT_REHEARSED"))
+_LIBRARIES = ("torchtitan", "transformers", "accelerate", "deepspeed", "lightning", "torch", "numpy")
+"""Held to their RECORD whole by a rehearsal; a training does not wait for thousands of files."""
 PACKAGES = {
     "megatron.core": "megatron-core",
     "megatron.bridge": "megatron-bridge",
     "nemo": "nemo-toolkit",
     "transformer_engine": "transformer-engine",
-    **{name: name for name in ("torchtitan", "transformers", "accelerate", "deepspeed", "lightning", "torch", "numpy")},
+    **({name: name for name in _LIBRARIES} if REHEARSES else {"torch.optim": "torch", "torch.nn": "torch"}),
     "megatron": None,
     "primus": None,
 }
@@ -327,7 +330,7 @@ class Code:
             if installed is not None and installed.owns(file):
                 self.commits.setdefault(installed.name, installed.version)
                 why = installed.why_changed(file)
-                if why or is_other_code(name, file, installed.since):
+                if why or (REHEARSES and is_other_code(name, file, installed.since)):
                     self.changed.append(f"{installed.name}: {why or f'{installed.path(file)}{_OTHER}'}")
             elif installed is None and not _PACKAGED.isdisjoint(file.parts):
                 continue  # of a distribution that is none of a stack's
@@ -335,7 +338,7 @@ class Code:
                 strays.setdefault(str(_root(name, file)), []).append(name)
             elif (repository := next(_repositories(file), None)) is not None:
                 checkouts.setdefault(repository, []).append(file)
-                if is_other_code(name, file):
+                if REHEARSES and is_other_code(name, file):
                     self.other.setdefault(repository, []).append(f"{file.relative_to(repository)}{_OTHER}")
         self.ahead = [f"{folder}: {_some(names)}" for folder, names in sorted(strays.items())]
         self.ahead += [f"{what}, which runs whenever Python starts" for what in started(_sites())]

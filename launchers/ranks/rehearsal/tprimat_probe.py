@@ -47,8 +47,7 @@ _CLASSES = {
     "megatron.core.datasets.megatron_dataset": "MegatronDataset",
 }
 """Module → the class whose objects are of interest: on_NAME takes each. A release without it: a fault in the file."""
-_REHEARSES = any(os.environ.get(name) for name in ("TPRIMAT_REHEARSE", "TPRIMAT_REHEARSED"))
-STEPS_READ = 20 if _REHEARSES else 8
+STEPS_READ = 20 if tprimat_objects.REHEARSES else 8
 """So many first steps are identified, and their losses read: all of a toy (launchers/rehearse.py), few of a real run,
 whose time counts."""
 MOST_KEPT = 4096
@@ -304,7 +303,7 @@ def described(probe: Probe) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for part in (_built, _rope, _batches, _data):
         settings |= probe.guarded(part, probe) or {}
-    reports = _REHEARSES or os.environ.get("RANK", "0") == "0"  # a large run has thousands of ranks
+    reports = tprimat_objects.REHEARSES or os.environ.get("RANK", "0") == "0"  # a large run has thousands of ranks
     return {
         "objects": probe.guarded(objects, probe) if reports else None,
         "ranks": probe.guarded(ranks),
