@@ -14,7 +14,7 @@ from msgspec import UNSET, Struct
 from compare.audit import ACCEPTED, Audit, Check, Deviation, Row, benchmark_of_all, differs, follows, sentence
 from compare.curve import MEASURED
 from compare.figures import COST, SPEED
-from compare.groups import CLOCK, LAYOUT, METHOD, Group, counted, hardware_spelled, rank_of
+from compare.groups import CLOCK, LAYOUT, METHOD, Group, counted, hardware_spelled, rank_of, unshrunk
 from compare.objects import speed_sentence
 from conf.arguments import program
 from conf.compose import choices, compose, read_choice
@@ -198,7 +198,7 @@ def _launch(group: Group, wanted: Mapping[str, tuple[Any, ...] | None]) -> str:
     wanted: what the configuration has anyhow is left out."""
     run, count = group.runs[0], len(group.usable) or len(group.runs)
     record = run.record
-    own = {**requested_of(record), **{name: one["asked"] for name, one in record.shrunk.items()}}
+    own = unshrunk(record, requested_of(record))
     chosen = {MODEL: value_of(run, MODEL), "platform": record.platform, "hardware": hardware_of(record)}
     chosen |= {"framework": record.framework, LAYOUT: own.get(LAYOUT), "data": own.get("data")}
     chosen |= {name: known[0] for name, known in wanted.items() if known and name in chosen}

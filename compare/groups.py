@@ -157,8 +157,13 @@ def _facts(record: Record) -> str:
 def _asked(record: Record) -> Mapping[str, Any]:
     """Return the settings of the run that a rehearsal stands for, and not of the toy, which one that could not begin
     never had."""
-    asked = {**record.requested, **{name: one["asked"] for name, one in record.shrunk.items()}}
-    return {name: value for name, value in asked.items() if name not in record.not_rehearsed}
+    settings = unshrunk(record, record.requested)
+    return {name: value for name, value in settings.items() if name not in record.not_rehearsed}
+
+
+def unshrunk(record: Record, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `settings` of a record with what a rehearsal made smaller as the experiment requested it."""
+    return {**settings, **{name: one["asked"] for name, one in record.shrunk.items()}}
 
 
 def _replaces(newer: Run, its: Mapping[str, Any], older: Run, own: Mapping[str, Any]) -> bool:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from conf import frameworks
 from conf.errors import InputError, Problem, listed
 from conf.facts import precision_of
+from conf.schema import Hardware
 from conf.shapes import ENDS
 from estimate.host import columns_of_host
 from estimate.jobs import PEAK_OF, RECOMPUTED, Jobs, adam_bytes, columns_of_hardware, columns_of_shape
@@ -67,9 +68,7 @@ def columns_of_record(record: Record) -> dict[str, Column]:
         raise ValueError(f"not known: {listed([*dict.fromkeys(missing)])}")
     sizes = {name: facts.size(f"{name}_parallel_size") or 1 for name in _SIZES}
     ranks = sizes["tensor_model"] * sizes["pipeline_model"] * sizes["context"]
-    nodes = record.environment.get("num_nodes")
-    most = world if device.vendor is None else min(world, device.gpus_per_node)
-    of_node = world // nodes if isinstance(nodes, int) and nodes > 0 else most
+    of_node = _ranks_of_node(record, device, world)
     spelled = precision if precision in PEAK_OF else "nvfp4"
     machine = columns_of_host(of_node) if device.vendor is None else columns_of_hardware(device, spelled)
     fp32 = precision == "fp32"
@@ -95,6 +94,13 @@ def columns_of_record(record: Record) -> dict[str, Column]:
         "offloaded_layers": 0,
         "stack": "-".join(filter(None, (record.framework, release_of(record)))),
     }
+
+
+def _ranks_of_node(record: Record, device: Hardware, world: int) -> int:
+    """Return how many ranks a node had; where the run does not say, as many as fill one."""
+    nodes = record.environment.get("num_nodes")
+    most = world if device.vendor is None else min(world, device.gpus_per_node)
+    return world // nodes if isinstance(nodes, int) and nodes > 0 else most
 
 
 def release_of(record: Record) -> str | None:
