@@ -9,35 +9,27 @@ import os
 from pathlib import Path
 from typing import Any
 
+import plain_ranks
+import torchtitan_ranks
+
 SETTINGS = "settings.json"
+
+
+class Samples(torchtitan_ranks.Samples):
+    """Say on what this process runs when the groups are there: the samples are asked for then."""
+
+    def build(self, **options: Any) -> Any:
+        plain_ranks.print_facts(self.settings.seed, torchtitan=torchtitan_ranks.release(), model_code="TorchTitan")
+        return super().build(**options)
 
 
 def install() -> None:
     """Register it. Raises Refused: the settings, the data or this machine."""
-    import plain_ranks
-    import torchtitan_ranks
-
     folder = Path(os.environ["EXP"]).parent
     os.chdir(folder)  # paths of corpora begin there, and Primus started in its checkout
     s = plain_ranks.read_settings(SETTINGS)
     plain_ranks.check_machine(s)
-    samples = _Samples(s)
-    torchtitan_ranks.register(s, samples, plain_ranks.Reporter(s))
+    torchtitan_ranks.register(s, Samples(s), plain_ranks.Reporter(s))
 
 
-def _samples() -> type:
-    import plain_ranks
-    import torchtitan_ranks
-
-    class Samples(torchtitan_ranks.Samples):
-        """Say on what this process runs when the groups are there: the samples are asked for then."""
-
-        def build(self, **options: Any) -> Any:
-            plain_ranks.print_facts(self.settings.seed, torchtitan=torchtitan_ranks.release(), model_code="TorchTitan")
-            return super().build(**options)
-
-    return Samples
-
-
-_Samples = _samples()
 install()
