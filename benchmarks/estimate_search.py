@@ -1,9 +1,10 @@
 """Choose a layout by prediction, on published sweeps: rows of one model, GPUs and batch that differ in their layouts
 alone. Regret is the time of the chosen layout against the best of the sweep; of the first three it is that of the
-fastest of them. `python -m benchmarks.estimate_search TABLE.csv`."""
+fastest of them. `.venv/bin/python benchmarks/estimate_search.py TABLE.csv`."""
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # before this folder, whose estimate.py has the package's name
 
 from estimate.jobs import Numbers
 from estimate.predict import predict
@@ -65,12 +68,16 @@ def _sweep(key: tuple[str, ...], layouts: dict[tuple[str, ...], list[Row]]) -> S
     return Sweep(f"{name} gbs {about['gbs']} seq {about['seq']}", np.array(measured), predicted)
 
 
-def main(argv: Sequence[str]) -> int:
-    """Print a row for each sweep, and the regrets by kind of source. 0: printed."""
-    found = sorted(sweeps(table_rows(Path(argv[0]))), key=lambda sweep: -len(sweep.measured))
+def main() -> None:
+    """Print a row for each sweep, and the regrets by kind of source."""
+    parser = argparse.ArgumentParser(description="the regret of a layout that was chosen by prediction")
+    parser.add_argument("table", type=Path, help="rows with the columns of published_runs.csv")
+    parser.add_argument("--all", action="store_true", help=f"print the sweeps of {APART}, too")
+    arguments = parser.parse_args()
+    found = sorted(sweeps(table_rows(arguments.table)), key=lambda sweep: -len(sweep.measured))
     apart = [one for one in found if one.name.startswith(APART)]
     print(f"{'sweep':<78} {'n':>3} {'spread':>7} {'top-1 %':>8} {'top-3 %':>8} {'Spearman':>9} {'median error %':>15}")
-    for one in found if "--all" in argv else [one for one in found if one not in apart]:
+    for one in found if arguments.all else [one for one in found if one not in apart]:
         spread = one.measured.max() / one.measured.min()
         about = f"{one.name:<78} {len(one.measured):>3} {spread:>6.2f}×"
         both = f"{100 * one.regret(1):>8.1f} {100 * one.regret(3):>8.1f}"
@@ -84,8 +91,7 @@ def main(argv: Sequence[str]) -> int:
         median, worst = 100 * np.median(regrets), 100 * regrets.max()
         mean, of = 100 * regrets.mean(), f"{len(regrets)} sweeps of more than {first} layouts"
         print(f"{name}: top-{first} regret median {median:.1f} %, mean {mean:.1f} %, worst {worst:.1f} %, of {of}")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()
