@@ -7,6 +7,7 @@ import base64
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -221,8 +222,8 @@ def _of_folder(name: str, folder: Path, options: Options) -> tuple[manifest.Toke
     _refuse_options(name, options, "Hugging Face", ["add_special_tokens", "engine"])
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
-    transformers = library("transformers")
-    with _opening(name, "a folder with tokenizer.json and tokenizer_config.json"):
+    with _opening(name, "a folder with tokenizer.json and tokenizer_config.json"), _without_torch():
+        transformers = library("transformers")
         made = transformers.AutoTokenizer.from_pretrained(str(folder), use_fast=True, trust_remote_code=False)
     if not getattr(made, "is_fast", False):
         what = "has no fast form, which is needed here"
@@ -237,6 +238,20 @@ def _of_folder(name: str, folder: Path, options: Options) -> tuple[manifest.Toke
     eod = _end(name, options.eod_token, made.backend_tokenizer.token_to_id, made.eos_token_id)
     ids = (eod, made.bos_token_id, made.pad_token_id)
     return _huggingface(name, folder, made.backend_tokenizer, ids, options)
+
+
+@contextmanager
+def _without_torch() -> Iterator[None]:
+    """Let torch seem missing: transformers imports it where it is installed, for seconds, and has no switch for that.
+    A tokenizer is the same without."""
+    known = "torch" in sys.modules
+    if not known:
+        sys.modules["torch"] = None  # type: ignore[assignment]  # what Python looks at first: there is no such module
+    try:
+        yield
+    finally:
+        if not known:
+            sys.modules.pop("torch", None)
 
 
 def _huggingface(

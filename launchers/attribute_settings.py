@@ -17,6 +17,7 @@ from conf.errors import Problem, closest, some
 from conf.recipes import Case, Recipe, nearest, recipes
 from conf.resolve import Declared, Experiment
 from conf.vocabulary import Write, follow, read_yaml, vocabulary, written
+from launchers.rank_modules import rank_module
 
 FOLDER = Path(__file__).parent / "settings"
 CHECKPOINTS = "checkpoints"  # in the run's directory
@@ -352,13 +353,8 @@ CONVERSIONS: Mapping[str, Callable[[Any, Experiment], Any]] = {
     "layer_frequency": lambda first, e: [int(n >= first) for n in range(e.model.num_layers)] if first else 1,
     "rope_type": lambda yarn, _: "rope" if yarn is None else "yarn",
     "mock_samples": lambda name, e: e.training.train_iters * e.training.global_batch_size if name == "mock" else None,
-    # NeMo's adds one, for eod
-    "null_tokenizer": lambda tokens, e: (
-        {"object": "AutoTokenizer", "set": {"pretrained_model_name": e.data.tokenizer}}
-        if e.data.tokenizer
-        else {"object": "NullTokenizer", "set": {"vocab_size": tokens - 1}}
-    ),
-    "tokenizer_type": lambda path, _: "HuggingFaceTokenizer" if path else "NullTokenizer",
+    "nemo_tokenizer": lambda tokens, e: _nemo_tokenizer(tokens, e.data.tokenizer),
+    "tokenizer_type": lambda path, _: _files().MEGATRON_TYPES[_files().kind_by_name(path)] if path else "NullTokenizer",
     "virtual_stages": lambda stages, e: None if pipeline_layout(e) else stages,
     "less_one": lambda value, e: value if e.data.tokenizer else value - 1,
     "integer": lambda value, _: int(value) if value == int(value) else value,
@@ -377,6 +373,23 @@ def _blend(e: Experiment) -> list[Any]:
     """Return the paths and weights of the data, as Megatron's builder takes them; no weights of one corpus."""
     words = (e.data.path or "").split() if e.data.name == "blend" else []
     return [words[1::2], [float(weight) for weight in words[::2]]] if words else [[e.data.path], None]
+
+
+def _files() -> Any:
+    return rank_module("tokenizer_files")
+
+
+def _nemo_tokenizer(tokens: int, path: str | None) -> dict[str, Any]:
+    """Return the class of NeMo's that opens the tokenizer at `path`, or a NullTokenizer, which adds one for eod."""
+    if path is None:
+        return {"object": "NullTokenizer", "set": {"vocab_size": tokens - 1}}
+    made: dict[str, tuple[str, dict[str, Any]]] = {
+        "huggingface": ("AutoTokenizer", {"pretrained_model_name": path}),
+        "sentencepiece": ("SentencePieceTokenizer", {"model_path": path}),
+        "tiktoken": ("TiktokenTokenizer", {"vocab_file": path, "vocab_size": tokens}),
+    }
+    name, arguments = made[_files().kind_by_name(path)]
+    return {"object": name, "set": arguments}
 
 
 def pipeline_layout(e: Experiment) -> str | None:

@@ -224,7 +224,7 @@ def of_tokenizer(path: str, tokenizer: str, vocab_size: int, sha256: str | None)
     told = tokenizer_facts.manifests(prefixes)
     if refused := [*tokenizer_facts.problems(tokenizer, vocab_size, sha256, told)]:
         raise Refused(*refused)
-    facts = tokenizer_facts.read(tokenizer)
+    facts = tokenizer_facts.read(tokenizer, vocab_size)
     pad = facts["tokenizer_pad"]
     if pad is not None and pad not in (facts["tokenizer_eod"], facts["tokenizer_bos"]):
         for prefix in prefixes:
@@ -281,7 +281,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--global-batch-size", type=_integer(1))
     parser.add_argument("--samples", type=_integer(1), help="of the complete run: iterations x global batch size")
     parser.add_argument("--split", default=order.ALL_TRAINS, help="Megatron's weights of training, validation and test")
-    parser.add_argument("--tokenizer", metavar="FOLDER", help="that the corpora were made with")
+    parser.add_argument("--tokenizer", metavar="PATH", help="that the corpora were made with")
     parser.add_argument("--tokenizer-sha256", metavar="HASH", help="which it must have")
     parser.add_argument("--parts", type=Path, metavar="FOLDER", help="write each part of the split there")
     parser.add_argument("--validated", type=_integer(0), default=0, help="samples of all validations")

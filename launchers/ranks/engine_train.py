@@ -36,6 +36,7 @@ from megatron.core.utils import get_attr_wrapped_model, get_model_config
 from numpy.typing import NDArray
 from rank_program import machine_facts, mark, peak_memory, read_text, say, torch_device
 from tokenizer_facts import read as read_tokenizer
+from tokenizer_files import MEGATRON_TYPES, kind_by_name
 from tprimat_settings import megatron_schedule, read, stated_aux_loss, training
 
 Reader = Callable[[int, int, int], NDArray[np.int64]]
@@ -358,8 +359,10 @@ def _tokenizer(s: Settings, eod: int) -> dict[str, Any]:
     if s.tokenizer_model is None:
         return {"tokenizer_model": None, "vocab_size": eod + 1}  # ids alone: all of them, and no tokenizer's word
     left_out = ("tokenizer_pad", "tokenizer_sha256")  # the latter is corpus.py's to say, for every stack
-    facts = {name: value for name, value in read_tokenizer(s.tokenizer_model).items() if name not in left_out}
-    named = {"tokenizer_type": "HuggingFaceTokenizer", "tokenizer_model": s.tokenizer_model}
+    read_back = read_tokenizer(s.tokenizer_model, s.vocab_size)
+    facts = {name: value for name, value in read_back.items() if name not in left_out}
+    kind = MEGATRON_TYPES[kind_by_name(s.tokenizer_model)]
+    named = {"tokenizer_type": kind, "tokenizer_model": s.tokenizer_model}
     return {**named, "vocab_size": s.vocab_size, **facts, "tokenizer_eod": eod}
 
 
@@ -369,7 +372,7 @@ def _datasets(s: Settings) -> tuple[Any, Any]:
         logging.getLogger(kind.__module__).setLevel(logging.ERROR)  # it warns that there is no cache: see below
     corpora, eod = members(s.data_path) if s.data_path is not None else [], s.vocab_size - 1
     if s.tokenizer_model is not None:
-        eod = read_tokenizer(s.tokenizer_model)["tokenizer_eod"]
+        eod = read_tokenizer(s.tokenizer_model, s.vocab_size)["tokenizer_eod"]
     weights = [corpus.weight for corpus in corpora if corpus.weight is not None]
     config = GPTDatasetConfig(
         random_seed=s.seed,

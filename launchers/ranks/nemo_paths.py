@@ -16,6 +16,8 @@ import torch
 from megatron.core.distributed import DistributedDataParallelConfig
 from nemo.collections.common.tokenizers.huggingface.auto_tokenizer import AutoTokenizer
 from nemo.collections.common.tokenizers.null_tokenizer import NullTokenizer
+from nemo.collections.common.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
+from nemo.collections.common.tokenizers.tiktoken_tokenizer import TiktokenTokenizer
 from nemo.collections.llm.recipes.tp_overlap_configs import userbuffers
 from nemo.lightning.pytorch.callbacks.deepep import DeepEPCallback
 from nemo.lightning.pytorch.callbacks.garbage_collection import GarbageCollectionCallback
@@ -29,7 +31,8 @@ OBJECTS = {
     made.__name__: made
     for made in (
         *(DeepEPCallback, GarbageCollectionCallback, MegatronCommOverlapCallback, MegatronTokenDropCallback),
-        *(MegatronEnableExperimentalCallback, AutoTokenizer, NullTokenizer, userbuffers.TransformerLayerTPOverlapCfg),
+        *(AutoTokenizer, NullTokenizer, SentencePieceTokenizer, TiktokenTokenizer),
+        *(MegatronEnableExperimentalCallback, userbuffers.TransformerLayerTPOverlapCfg),
         *(userbuffers.BulkOverlapCfg, userbuffers.PipelineOverlapCfg, userbuffers.RingExchangeOverlapCfg),
     )
 }

@@ -173,7 +173,7 @@ def configured(recipe: Any, settings: Settings) -> dict[str, Any]:
     """Return canonical settings of the recipe, built and connected.
     Raises Refused: NeMo's classes refuse it, or have changed what was set."""
     model, optim, strategy = _connected(recipe, settings)
-    is_text = hasattr(recipe.data.tokenizer, "pretrained_model_name")
+    is_text = fdl.get_callable(recipe.data.tokenizer) is not NullTokenizer
     data, world = recipe.data, recipe.trainer.devices * recipe.trainer.num_nodes
     model_ranks = strategy.tensor_model_parallel_size * strategy.pipeline_model_parallel_size
     data_size = world // (model_ranks * strategy.context_parallel_size)
@@ -215,12 +215,22 @@ def effective(trainer: Any, settings: Settings) -> dict[str, Any]:
     }
 
 
+_MEGATRON_TYPES = {
+    "AutoTokenizer": "HuggingFaceTokenizer",
+    "SentencePieceTokenizer": "SentencePieceTokenizer",
+    "TiktokenTokenizer": "TikTokenizer",
+}
+"""Megatron's names of NeMo's tokenizers."""
+
+
 def _tokenizer(tokenizer: Any, settings: Settings) -> dict[str, Any]:
     """Return what the data's tokenizer is. Beside one of text no object keeps the model's own vocabulary."""
     if isinstance(tokenizer, NullTokenizer):
         return {"tokenizer_type": "NullTokenizer", "tokenizer_model": None, "vocab_size": tokenizer.vocab_size}
-    stated = {"tokenizer_model": tokenizer.tokenizer.name_or_path, "vocab_size": settings["data"]["vocab_size"]}
-    return {"tokenizer_type": "HuggingFaceTokenizer", **stated, **of_tokenizer(tokenizer)}
+    kind = _MEGATRON_TYPES[type(tokenizer).__name__]
+    # those of a file keep no path of it
+    path = {"tokenizer_model": tokenizer.tokenizer.name_or_path} if kind == "HuggingFaceTokenizer" else {}
+    return {"tokenizer_type": kind, **path, "vocab_size": settings["data"]["vocab_size"], **of_tokenizer(tokenizer)}
 
 
 class Marks(Callback):

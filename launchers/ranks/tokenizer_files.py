@@ -25,6 +25,8 @@ FILES = (
 )
 """Files of a folder that decide what its tokenizer does, sorted."""
 KINDS = ("huggingface", "sentencepiece", "tiktoken")
+MEGATRON_TYPES = dict(zip(KINDS, ("HuggingFaceTokenizer", "SentencePieceTokenizer", "TikTokenizer"), strict=True))
+"""Megatron's names of them, its --tokenizer-type."""
 
 
 def kind_of(path: str | Path) -> str:
@@ -49,6 +51,12 @@ def kind_of(path: str | Path) -> str:
         return "sentencepiece"
     allowed = "tokenizer.json, a model of sentencepiece, a vocabulary of tiktoken"
     raise Refused.of(str(path), "is not a tokenizer", f"a file that begins with {head[:12]!r}", allowed)
+
+
+def kind_by_name(path: str | Path) -> str:
+    """Return which of KINDS a run takes the tokenizer at `path` for, which may be on another machine: MODEL.model is
+    sentencepiece's, VOCABULARY.json tiktoken's in Megatron's form, and anything else a folder of Hugging Face's."""
+    return {".model": "sentencepiece", ".json": "tiktoken"}.get(Path(path).suffix, "huggingface")
 
 
 def files_of(path: str | Path) -> list[Path]:

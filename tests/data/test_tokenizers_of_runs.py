@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import base64
+import importlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tensorprimat import data
 from tensorprimat.launch import main as launch
 
+RANKS = Path(__file__).parents[2] / "launchers" / "ranks"
 tokenizers = pytest.importorskip("tokenizers", reason="pip install 'tensorprimat[data]'")
 END, PAD = "<|endoftext|>", "<|pad|>"
 TEXTS = ["the corpus of tokens", "a loss of a step", "the end of the epoch"] * 200
@@ -42,10 +46,31 @@ def made(folder: Path, merges: int = 20, **config: str) -> Path:
     return folder
 
 
-def corpus(folder: Path, tokenizer: Path, more: str = "") -> Path:
+def sentencepiece(folder: Path, **trainer: Any) -> Path:
+    """Return a model of sentencepiece, trained with these arguments of its trainer."""
+    package = pytest.importorskip("sentencepiece")
+    wishes = {"vocab_size": 60, "hard_vocab_limit": False, "minloglevel": 2, **trainer}
+    with (folder / "own.model").open("wb") as file:
+        package.SentencePieceTrainer.train(sentence_iterator=iter(TEXTS), model_writer=file, **wishes)
+    return folder / "own.model"
+
+
+def tiktoken(folder: Path, more: int = 20) -> Path:
+    """Return a vocabulary of tiktoken in Megatron's form, of 256 bytes and `more` tokens."""
+    pytest.importorskip("tiktoken")
+    tokens = [bytes([n]) for n in range(256)] + [b"th%c" % (97 + n) for n in range(more)]
+    listed = [
+        {"rank": n, "token_bytes": base64.b64encode(t).decode(), "token_str": t.decode("utf-8", "replace")}
+        for n, t in enumerate(tokens)
+    ]
+    (folder / "own.json").write_text(json.dumps(listed), encoding="utf-8")
+    return folder / "own.json"
+
+
+def corpus(folder: Path, tokenizer: Path, more: str = "", *words: str) -> Path:
     source = folder / "a.jsonl"
     source.write_text("".join(json.dumps({"text": text + more}) + "\n" for text in TEXTS), encoding="utf-8")
-    arguments = ["tokenize", str(source), f"tokenizer={tokenizer}", "processes=1", f"eod_token={END}"]
+    arguments = ["tokenize", str(source), f"tokenizer={tokenizer}", "processes=1", *(words or (f"eod_token={END}",))]
     assert data.main([*arguments, "-o", str(folder / "corpus")]) == 0
     return folder / "corpus"
 
@@ -70,7 +95,7 @@ def test_a_tokenizer_that_is_not_the_models_or_not_the_corpus_is_refused(
         (f"data.tokenizer={other}",): "was made with another tokenizer than data.tokenizer",
         (f"data.tokenizer={mute}",): "has no end of text",
         (f"data.tokenizer={own}", "data.tokenizer_sha256=00"): "is another tokenizer than the requested one",
-        (f"data.tokenizer={own / 'tokenizer.json'}",): "is no folder of a tokenizer of Hugging Face's",
+        (f"data.tokenizer={own / 'tokenizer.json'}",): "names no end of text: transformers",
         ("data.tokenizer=nobody/nothing",): "hf download ID --local-dir FOLDER",
     }
     for words, what in cases.items():
@@ -111,3 +136,104 @@ def test_a_bundle_takes_no_other_tokenizer_where_it_runs(tmp_path: Path, capsys:
     )
     assert done.returncode == 2
     assert "is another tokenizer than the requested one" in done.stdout
+
+
+@pytest.fixture
+def facts(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(RANKS))
+    return importlib.import_module("tokenizer_facts")
+
+
+@pytest.mark.parametrize(
+    "trainer",
+    [
+        {"model_type": "bpe", "pad_id": 3},
+        {"model_type": "unigram", "byte_fallback": True, "vocab_size": 320},
+        {"eos_piece": "<end>", "bos_id": -1},
+        {"eos_id": 0, "unk_id": 1, "bos_id": 2, "user_defined_symbols": ["</s>"], "eos_piece": "<stop>"},
+        {"eos_id": -1},
+    ],
+)
+def test_a_model_of_sentencepiece_is_read_as_its_library_does(
+    trainer: dict[str, Any], facts: Any, tmp_path: Path
+) -> None:
+    path = sentencepiece(tmp_path, **trainer)
+    theirs = pytest.importorskip("sentencepiece").SentencePieceProcessor(model_file=str(path))
+    known = {"eod": theirs.eos_id(), "bos": theirs.bos_id(), "pad": theirs.pad_id()}
+    read = facts.read(str(path), 1000)
+    assert read["tokenizer_vocab_size"] == theirs.get_piece_size()
+    assert {name: read[f"tokenizer_{name}"] for name in known} == {n: None if i < 0 else i for n, i in known.items()}
+
+
+@pytest.mark.parametrize("size", [1, 10, 200])
+def test_a_torn_model_of_sentencepiece_is_refused(size: int, facts: Any, tmp_path: Path) -> None:
+    path = sentencepiece(tmp_path)
+    path.write_bytes(path.read_bytes()[:-size])
+    with pytest.raises(facts.Refused, match="cannot be read as a model of sentencepiece"):
+        facts.read(str(path), 1000)
+
+
+def test_a_tokenizer_in_another_form_than_its_name_says_is_refused_with_a_way(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = made(tmp_path / "own", eos_token=END)
+    prefix = corpus(tmp_path, own)
+    shutil.copytree(own, tmp_path / "folder.model")
+    (tmp_path / "ranks.tiktoken").write_bytes(b"AA== 0\n")
+    (tmp_path / "broken.json").write_text("[{", encoding="utf-8")
+    (tmp_path / "noise.model").write_bytes(b"\x0a\xff\xff")
+    shutil.copy(sentencepiece(tmp_path), tmp_path / "spiece")
+    (tmp_path / "torn").mkdir()
+    (tmp_path / "torn" / "tokenizer.json").write_text('{"model": [1]}', encoding="utf-8")
+    (tmp_path / "torn" / "tokenizer_config.json").write_text("{}", encoding="utf-8")
+    cases = {
+        own / "tokenizer.json": "FOLDER/tokenizer_config.json",
+        tmp_path / "folder.model": "is a folder, and named like a file",
+        tmp_path / "ranks.tiktoken": "TikTokenConverter",
+        tmp_path / "broken.json": "cannot be read as a vocabulary of tiktoken",
+        tmp_path / "noise.model": "cannot be read as a model of sentencepiece",
+        tmp_path / "spiece": f"a link to it, {tmp_path}/spiece.model",
+        tmp_path / "torn": "has no vocabulary as the library tokenizers writes it",
+        tmp_path / "own" / "tokenizer_config.json": "tokenizer_config.json",
+    }
+    for path, what in cases.items():
+        assert what in refused(capsys, tmp_path, prefix, f"data.tokenizer={path}"), path
+
+
+def test_a_vocabulary_of_tiktoken_with_other_ids_than_stacks_have_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    vocabulary = tiktoken(tmp_path)
+    few = ("eod_token=</s>", "vocab_size=290", "tiktoken_num_special_tokens=14")
+    prefix = corpus(tmp_path, vocabulary, "", *few)
+    what = refused(capsys, tmp_path, prefix, f"data.tokenizer={vocabulary}", "model.vocab_size=1276")
+    assert "vocab_size=290, tiktoken_num_special_tokens=14" in what and "tprimat data tokenize again" in what
+    what = refused(capsys, tmp_path, prefix, f"data.tokenizer={vocabulary}", "model.vocab_size=1300")
+    assert "model.vocab_size=1276" in what
+
+
+def test_a_folder_may_hold_the_tokenizer_of_a_corpus_that_its_file_alone_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own, padded = made(tmp_path / "own", eos_token=END), made(tmp_path / "padded", eos_token=PAD)
+    prefix = corpus(tmp_path, own / "tokenizer.json")
+    words = (*RUN, f"data={prefix}", f"runs_dir={tmp_path / 'runs'}", "dry_run=true")
+    assert launch([*words, f"data.tokenizer={own}"]) == 0
+    assert "was made with another tokenizer" in refused(capsys, tmp_path, prefix, f"data.tokenizer={padded}")
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("form", ["sentencepiece", "tiktoken"])
+def test_a_run_has_a_tokenizer_of_a_file(form: str, tmp_path: Path) -> None:
+    size = 1276 if form == "tiktoken" else 320
+    more = {"model_type": "bpe", "byte_fallback": True, "vocab_size": size}
+    path = tiktoken(tmp_path) if form == "tiktoken" else sentencepiece(tmp_path, **more)
+    prefix = corpus(tmp_path, path, "", "eod_token=</s>", *([f"vocab_size={size}"] if form == "tiktoken" else []))
+    words = [*RUN, f"data={prefix}", f"data.tokenizer={path}", f"model.vocab_size={size}", f"runs_dir={tmp_path}/runs"]
+    assert launch([*words, "training.seq_length=32", "training.global_batch_size=4"]) == 0
+    (record,) = (json.loads(one.read_text()) for one in (tmp_path / "runs").glob("*/*/run.json"))
+    told = json.loads(Path(f"{prefix}.json").read_text())["tokenizer"]
+    effective = {name: one["value"] for name, one in record["effective"].items()}
+    assert effective["tokenizer_type"] == {"tiktoken": "TikTokenizer", "sentencepiece": "SentencePieceTokenizer"}[form]
+    assert effective["tokenizer_vocab_size"] == told["vocab_size"] and effective["tokenizer_eod"] == told["eod_id"]
+    assert effective["tokenizer_sha256"] == told["sha256"]
