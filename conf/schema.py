@@ -297,9 +297,10 @@ class Data:
     user's; blend: several of the user's; mock: each stack's own. path: of .bin and .idx, without those endings; a
     relative one is in the run's directory. Of a blend it is resolved: each one's path behind its weight, as in
     Megatron's --data-path. blend: weights by path, or by a name in `corpora`, which has its path; the order of samples
-    depends on theirs. split: Megatron's weights of training, validation and test, by documents. tokenizer: the folder
-    of Hugging Face's that made the corpora; None: they are ids, and stacks get a NullTokenizer. tokenizer_sha256: which
-    it must be, wherever the run happens."""
+    depends on theirs. split: Megatron's weights of training, validation and test, by documents. tokenizer: the one that
+    made the corpora, by its name a folder of Hugging Face's, a model of sentencepiece or a vocabulary of tiktoken
+    (launchers/ranks/tokenizer_files.py); None: they are ids, and stacks get a NullTokenizer. tokenizer_sha256: which it
+    must be, wherever the run happens."""
 
     name: Literal["synthetic", "tiny", "mock", "prefix", "blend"]
     path: str | None

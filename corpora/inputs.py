@@ -27,7 +27,9 @@ PACKED = (".gz", ".zst")
 BLOCK_BYTES = 2**19
 """Text that a process gets at a time: a seventh of a second of work."""
 LONGEST_BYTES = 2**26
-"""A document that is longer is dropped: a library needs up to a hundred times as much memory for it."""
+"""A document that is longer is dropped: a library needs up to 270 times as much memory for it."""
+LARGE_BYTES = 2**22
+"""Blocks of more are tokenized one at a time, whatever the number of processes: each is one long document or few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,12 @@ class Block:
     content: Any
     line: int
     after: Position
+
+    @property
+    def is_large(self) -> bool:
+        """Return whether it needs much memory to be tokenized."""
+        size = sum(len(row or b"") for row in self.content) if self.form == "rows" else len(self.content)
+        return size > LARGE_BYTES
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import socket
@@ -38,9 +39,17 @@ def serve(handle: int) -> None:
             block = pipe.recv()
             try:
                 pipe.send(blocks.encode(block, coder, rules))
+                if block.is_large:
+                    _give_back_memory()
             except Exception as error:  # of a library: over there it is told with its place
                 pipe.send(f"{type(error).__name__}: {error}")
                 raise SystemExit(1) from error
+
+
+def _give_back_memory() -> None:
+    """Let the C library return what is free to the system, which glibc keeps: gigabytes behind a long document."""
+    with suppress(AttributeError, OSError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 class Pool:
@@ -77,19 +86,21 @@ class Pool:
         """Yield each piece with its tokens, in order; the end of an input has none. InputError: a process died, or its
         library failed."""
         source, most = iter(pieces), AHEAD * len(self._processes)
-        idle, busy = deque(self._processes), dict[Connection, int]()
+        idle, busy, large = deque(self._processes), dict[Connection, int](), set[Connection]()
         order, todo, done = deque[tuple[int, Piece]](), deque[tuple[int, Block]](), dict[int, Encoded | None]()
         number, more = 0, True
         while True:
-            while idle and todo:
+            while idle and todo and not (large and todo[0][1].is_large):
                 at, block = todo.popleft()
                 pipe = idle.popleft()
+                large |= {pipe} if block.is_large else set()
                 self._send(pipe, block)
                 busy[pipe] = at
             while order and order[0][0] in done:
                 at, piece = order.popleft()
                 yield piece, done.pop(at)
-            if more and len(order) < most and (idle or len(todo) < len(self._processes)):
+            is_full = bool(todo) and (todo[-1][1].is_large or (not idle and len(todo) >= len(self._processes)))
+            if more and len(order) < most and not is_full:
                 new = next(source, None)
                 more = new is not None
                 if new is not None:
@@ -109,6 +120,7 @@ class Pool:
             for pipe in ready:
                 done[busy.pop(pipe)] = self._received(pipe, order)
                 idle.append(pipe)
+                large.discard(pipe)
 
     def _send(self, pipe: Connection, message: object) -> None:
         try:
@@ -133,5 +145,6 @@ class Pool:
             process.wait(10)
         code = process.returncode
         why = f"signal {signal.Signals(-code).name}" if code and code < 0 else f"exit code {code}"
-        hint = "fewer processes=, if memory ran out; what was tokenized stays, and the same command goes on"
+        hint = "if memory ran out, fewer processes= or shorter documents (a library needs up to 270 times the size of"
+        hint += " one); what was tokenized stays, and the same command goes on"
         return InputError(Problem("processes", "one of them died", why, hint=hint))

@@ -96,9 +96,9 @@ def test_every_stack_has_the_tokenizer_of_the_corpora(
     form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With Primus, where one is named and its Python has the library."""
-    stacks, library = STACKS, {"huggingface": "transformers"}.get(form, form)
-    if "PRIMUS_PATH" in os.environ and has_module(library, interpreter("primus")):
-        stacks = (*STACKS, "primus")
+    library = {"huggingface": "transformers"}.get(form, form)
+    with_primus = "PRIMUS_PATH" in os.environ and has_module(library, interpreter("primus"))
+    stacks = (*STACKS, "primus") if with_primus else STACKS
     tokenizer, size = {"sentencepiece": of_sentencepiece, "tiktoken": of_tiktoken}.get(form, of_huggingface)(tmp_path)
     for name, letters in (("wiki", "aeiou"), ("code", "bcdfg")):
         lines = (json.dumps({"text": f"a step of {letters[n % 5] * (n % 17)} tokens " * 9}) for n in range(400))
