@@ -1,4 +1,5 @@
-"""Measure what the probe costs a run of the embedded engine on this CPU: by its own timer, and against the same run without it.
+"""Measure what the probe costs a run of the embedded engine on this CPU: by its own timer, and against the same run
+without it.
 
     .venv/bin/python benchmarks/probe.py [--pairs 5] [--steps 60]
 
