@@ -16,7 +16,7 @@ VENV := .venv
 PIP := $(VENV)/bin/python -m pip
 INDEXES := $(if $(INDEX),--index-url $(INDEX)) $(if $(EXTRA_INDEX),--extra-index-url $(EXTRA_INDEX))
 
-.PHONY: help install demo gpu-day test quick drills npm lock licences test-layouts test-slurm drills-slurm test-wheel docs test-nvidia rehearse nemo bridge bridge-recipes stacks test-stacks submitit check wheel clean
+.PHONY: help install demo gpu-day test quick drills npm lock licences test-layouts test-slurm drills-slurm test-wheel docs test-nvidia rehearse nemo bridge bridge-recipes stacks test-stacks wide-stacks submitit check wheel clean
 help:
 	@echo "make demo     train a small Llama under two layouts, three times each, and compare them (MODEL=moe_tiny: a MoE; DATA=tiny: on English)"
 	@echo "make gpu-day  everything that only a GPU shows, on one GPU in half an hour (TINY=1: rehearsed on this CPU), in ./gpu-day"
@@ -35,7 +35,7 @@ help:
 	@echo "make bridge-recipes  .venv-bridge-recipes, which builds the recipes of a checkout of Megatron-Bridge 0.6.0 (tprimat recipes import)"
 	@echo "make submitit .venv-submitit with hydra-submitit-launcher, for docs/tutorials/sweep.py (after it make test-slurm tries it)"
 	@echo "make stacks   .venv-stacks with Hugging Face's Trainer and DeepSpeed, .venv-torchtitan with TorchTitan"
-	@echo "make test-stacks  they train on this CPU as the embedded engine does (installs 480 MB)"
+	@echo "make test-stacks  they train on this CPU as the embedded engine does (installs 480 MB);  make wide-stacks: in every case, a quarter of an hour"
 	@echo "make lock     requirements/lock*.txt renewed: the newest packages that fit, with hashes;  make licences: those installed, by licence"
 	@echo "make check    ruff, mypy, shellcheck, shfmt"
 	@echo "make install  .venv with the embedded engine;  make wheel: dist/*.whl;  make clean: remove .venv, .venv-nemo, .venv-bridge and dist"
@@ -182,9 +182,15 @@ stacks: $(STACKS)
 
 submitit: $(SUBMITIT)
 
+# each trains by processes of its own that use a core or two: one after the other
+STACKS_PYTEST = $(VENV)/bin/python -m pytest -rs --durations=5 tests/plain tests/launch/test_primus_torchtitan.py
 test-stacks: $(VENV)/.dev
 	-$(MAKE) stacks
-	$(VENV)/bin/python -m pytest -rs -m stacks --durations=5 tests/plain
+	$(STACKS_PYTEST) -m 'stacks and not wide'
+
+wide-stacks: $(VENV)/.dev
+	-$(MAKE) stacks
+	$(STACKS_PYTEST) -m stacks
 
 # where the packages cannot be had, the tests are skipped by name
 test-nvidia rehearse: WORKERS := 2

@@ -214,6 +214,28 @@ def _experts_with_tensor(r: Request, s: Sizes) -> Iterator[Problem]:
         yield wrong(r, EXPERT, what, "1", "TP or EP alone, with PP or DP; on GPUs both work")
 
 
+def _shards(r: Request, s: Sizes) -> Iterator[Problem]:
+    """Yield that DP's ranks are not its shards times its replicas, or that nothing is cut into those shards."""
+    dp, shards, replicas = data_parallel_size(r, s), r.layout.data_parallel_shards, r.layout.data_parallel_replicas
+    key = "layout.data_parallel_replicas"
+    if not dp or shards is None or replicas is None:
+        return
+    if shards * replicas != dp:
+        what = f"{shards} shards × {replicas} replicas are not the {dp} data parallel ranks"
+        pairs = [f"{dp // n} × {n}" for n in divisors(dp)]
+        yield Problem(key, what, allowed=f"shards × replicas: {listed(pairs)}", hint="state one of the two")
+    elif shards > 1 and not r.training.use_distributed_optimizer:
+        what = f"without training.use_distributed_optimizer nothing is cut into {shards} shards"
+        yield wrong(r, key, what, str(dp), "training.use_distributed_optimizer=true")
+    elif shards == 1 and dp > 1 and r.training.use_distributed_optimizer and r.method == IDENTICAL:
+        what = f"{replicas} replicas of {dp} data parallel ranks leave nothing to shard"
+        valid = listed(divisors(dp)[:-1])
+        yield wrong(r, key, what, valid, "training.use_distributed_optimizer=false shards nothing")
+    elif replicas > 1 and shards > 1 and not fits.repeats_experts(r, s):
+        what = f"{replicas} replicas do not divide the ranks that hold the same experts"
+        yield wrong(r, key, what, "1")
+
+
 def _schedule(r: Request, s: Sizes) -> Iterator[Problem]:
     end = min(r.training.train_iters, r.optimizer.lr_decay_iters or 0)
     if r.optimizer.lr_decay_style != "cosine":
@@ -292,7 +314,7 @@ def warnings(r: Request, s: Sizes) -> Iterator[Problem]:
 
 
 LAYOUT_RULES: tuple[Callable[[Request, Sizes], Iterator[Problem]], ...] = (
-    *(_world, _groups, _tensor, _pipeline, _sequence, _batch),
+    *(_world, _groups, _tensor, _pipeline, _sequence, _batch, _shards),
     *(_routing, _experts, _experts_with_tensor),
 )
 SETTING_RULES = (_schedule, _validation, _bounds, _recompute, _overlap, _precision, _node)
@@ -308,6 +330,7 @@ def problems(r: Request, *, layout: bool = True) -> list[Problem]:
 def _positive(r: Request) -> Iterator[Problem]:
     """Yield counts and sizes below 1, which no rule could divide by, and those beyond any that there will be."""
     sizes = [f"layout.{name}" for name in r.layout.__slots__ if name.endswith("_parallel_size")]
+    sizes += ["layout.data_parallel_shards", "layout.data_parallel_replicas"]
     counts = (
         *("micro_batch_size", "global_batch_size", "seq_length", "train_iters"),
         *("eval_interval", "save_interval", "keep_checkpoints"),

@@ -31,6 +31,12 @@ def expert_ranks(r: Any, s: Any) -> Any:
     return (1 if r.method == BEST else s.tp) * s.pp * s.ep
 
 
+def repeats_experts(r: Any, s: Any) -> Any:
+    """Return whether the replicas of what is sharded divide the ranks that hold the same experts."""
+    ranks = expert_ranks(r, s)
+    return (s.ep == 1) | ((r.world_size % ranks == 0) & (r.world_size // ranks % r.layout.data_parallel_replicas == 0))
+
+
 def splits_world(r: Any, s: Any) -> Any:
     """Return whether TP × PP × CP divides the GPUs."""
     return r.world_size % (s.tp * s.pp * s.cp) == 0

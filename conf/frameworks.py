@@ -91,6 +91,7 @@ def with_recipe(config: Mapping[str, Any], fitting: Sequence[Recipe], reasons: l
     names = [
         one for one in (platform["frameworks"] if name == AUTO else [name]) if not entry("framework", one)["own_models"]
     ]
+    fitting = [r for r in fitting if r.backend == config["framework"].get("backend")]
     is_here = False
     for name in names:
         known = entry("framework", name)

@@ -25,6 +25,7 @@ def request_of(r: Recipe, batch: str = "identical") -> tuple[str, ...]:
         nodes, rest = divmod(r.gpus or _least(r, in_a_node), in_a_node)
         said |= {"gpus_per_node": str(rest)} if not nodes else {"nodes": str(nodes)} if nodes > 1 else {}
     said |= {"framework": r.framework, "framework.release": r.release, "method": BEST}
+    said |= {"framework.backend": r.backend} if r.backend else {}
     said |= {"recipe": r.name} if r.variant else {}
     said |= {"batch": batch} if batch != "identical" else {}
     return tuple(f"{key}={value}" for key, value in said.items())
@@ -34,13 +35,16 @@ def experiment(r: Recipe, batch: str = "vendor") -> Experiment:
     """Return what `conf.load_experiment` makes of that and the recipe's name, but for the reasons of this machine. Of
     a stack Hydra composes once, and the choices are put in by hand: 3 ms a recipe, not 130. ConfigError: as there."""
     said = dict(word.split("=", 1) for word in request_of(r, batch))
-    stack = tuple(f"{key}={said[key]}" for key in ("platform", "framework", "framework.release", "method"))
+    stack = tuple(f"{key}={said[key]}" for key in _OF_A_STACK if key in said)
     composed = compose(stack)
     chosen: dict[str, Any] = {name: _merged(composed[name], of) for name, of in read_choice("model", r.model).items()}
     chosen |= {name: _merged(composed[name], read_choice(name, said[name])) for name in ("hardware", "precision")}
     request = _request({**composed, **chosen, "recipe": r.name, "batch": batch})
     counts = {key: int(said[key]) for key in ("nodes", "gpus_per_node") if key in said}
     return resolve(replace(request, **counts), ())  # type: ignore[arg-type]
+
+
+_OF_A_STACK = ("platform", "framework", "framework.release", "framework.backend", "method")
 
 
 def _merged(before: Mapping[str, Any], chosen: Mapping[str, Any]) -> dict[str, Any]:

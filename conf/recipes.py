@@ -35,12 +35,12 @@ _SIZES = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """A vendor's published best for a model, GPU, count and precision. hardware, gpus: those that it is
-    published for; gpus null: the vendor states no number. variant: null for the one of its case that is taken without
-    being named. base: the vendor's function, module or preset that `settings` are set on. experiment: our keys that the
-    recipe decides (layout.*, training.*, precision.*), with its own batch and length. settings: in the vendor's
-    spelling, all in which its finished object differs from what `base` alone gives, and its value of every path that we
-    write. more: what only the framework's own module reads. environment: null where none is published. published: the
-    vendor's own figures for it, each with its source."""
+    published for; gpus null: the vendor states no number. backend: of a framework that has several. variant: null
+    for the one of its case that is taken without being named. base: the vendor's function, module or preset that
+    `settings` are set on. experiment: our keys that the recipe decides (layout.*, training.*, precision.*), with
+    its own batch and length. settings: in the vendor's spelling, all in which its finished object differs from what
+    `base` alone gives, and its value of every path that we write. more: what only the framework's own module reads.
+    environment: null where none is published. published: the vendor's own figures for it, each with its source."""
 
     name: str
     model: str
@@ -48,6 +48,7 @@ class Recipe:
     gpus: int | None
     precision: str
     framework: str
+    backend: str | None = None
     release: str
     variant: str | None
     source: str
@@ -87,7 +88,13 @@ class Recipe:
     def __str__(self) -> str:
         count = "any number of" if self.gpus is None else f"{self.gpus} ×"
         where = f"{count} {' or '.join(self.hardware)} in {self.precision}"
-        return f"{self.name} ({self.model} on {where}, framework={self.framework} framework.release={self.release})"
+        return f"{self.name} ({self.model} on {where}, {self.stack})"
+
+    @property
+    def stack(self) -> str:
+        """Return the overrides that choose its stack."""
+        backend = f" framework.backend={self.backend}" if self.backend else ""
+        return f"framework={self.framework}{backend} framework.release={self.release}"
 
 
 def _of(parts: Sequence[str], *names: str) -> int:
@@ -96,7 +103,7 @@ def _of(parts: Sequence[str], *names: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """The case that a recipe is looked up by. framework and release None: any."""
+    """The case that a recipe is looked up by. framework and release None: any, and of no framework any backend."""
 
     framework: str | None
     release: str | None
@@ -104,11 +111,12 @@ class Case:
     hardware: str
     gpus: int
     precision: str
+    backend: str | None = None
 
     def fits(self, recipe: Recipe, kin: bool = False) -> bool:
         """Return whether `recipe` is published for this case. kin: or for other GPUs of its architecture."""
         return (
-            self.framework in (None, recipe.framework)
+            (self.framework is None or (self.framework, self.backend) == (recipe.framework, recipe.backend))
             and self.release in (None, recipe.release)
             and (self.model, self.precision) == (recipe.model, recipe.precision)
             and (self.hardware in recipe.hardware or (kin and of_one_architecture(recipe, self.hardware)))
@@ -187,7 +195,9 @@ def check_complete() -> None:
 
 def read_recipe(path: Path) -> Recipe:
     """Return the recipe in a file. ConfigError: all that is wrong with it."""
-    recipe: Recipe = frozen(Recipe, {"name": path.stem, **read_yaml(path)}, f"{path.parent.name}/{path.name}")
+    recipe: Recipe = frozen(
+        Recipe, {"name": path.stem, "backend": None, **read_yaml(path)}, f"{path.parent.name}/{path.name}"
+    )
     return recipe
 
 
@@ -268,7 +278,7 @@ def _nearest(case: Case) -> list[Recipe]:
 def _how_to_take(r: Recipe, case: Case) -> str:
     """Return what to type for a recipe that must be named, in words that others follow; empty for any other."""
     anywhere = replace(case, framework=None, release=None)
-    stack = "" if case.fits(r, kin=True) else f" framework={r.framework} framework.release={r.release}"
+    stack = "" if case.fits(r, kin=True) else f" {r.stack}"
     if anywhere.fits(r):
         return f"{stack.strip()} has one; else "
     if anywhere.fits(r, kin=True):

@@ -30,6 +30,8 @@ class Layout:
     sequence_parallel: bool
     account_for_embedding_in_pipeline_split: bool
     account_for_loss_in_pipeline_split: bool
+    data_parallel_shards: int
+    data_parallel_replicas: int
     data_parallel_size: int
     num_micro_batches: int
     world_size: int
@@ -44,6 +46,8 @@ class Layout:
         sizes = ((short, getattr(self, name) or 1) for name, short in short_names().items())
         shown = [f"{short}{size}" for short, size in sizes if size > 1 or short == "DP"]
         more = {"SP": self.sequence_parallel, "uneven": any(getattr(self, name) for name in ENDS)}
+        hybrid = self.data_parallel_shards > 1 and self.data_parallel_replicas > 1
+        more[f"HSDP{self.data_parallel_replicas}x{self.data_parallel_shards}"] = hybrid
         return " ".join((*shown, *(word for word, applies in more.items() if applies)))
 
 
@@ -104,7 +108,10 @@ def resolve(request: Request, reasons: tuple[str, ...]) -> Experiment:
 def _with_recipe(request: Request, reasons: tuple[str, ...]) -> Experiment:
     """Return the experiment by the vendor's recipe for it. ConfigError: there is none, or it cannot be used so."""
     stack = request.framework.name, request.framework.release
-    case = Case(*stack, request.model.name, request.hardware.name, request.world_size, request.precision.name)
+    case = replace(
+        Case(*stack, request.model.name, request.hardware.name, request.world_size, request.precision.name),
+        backend=request.framework.backend,
+    )
     recipe = find_recipe(case, request.recipe)
     if recipe is None:
         raise ConfigError(no_recipe(case, request.recipe), *problems(_filled_in(request, None), layout=False))
@@ -221,6 +228,7 @@ def _filled_in(r: Request, row: LayoutRow | None) -> Request:
     if layout.sequence_parallel is None:
         layout = replace(layout, sequence_parallel=layout.tensor_model_parallel_size > 1)
     training = _filled(r.training, row, _TRAINING_DEFAULTS)
+    layout = _data_parallel(layout, data_parallel_size(r, Sizes.of(layout)), bool(training.use_distributed_optimizer))
     if training.recompute_granularity == "none":
         training = replace(training, recompute_granularity=None, recompute_method=None, recompute_num_layers=None)
     optimizer, data = r.optimizer, r.data
@@ -237,6 +245,17 @@ def _filled_in(r: Request, row: LayoutRow | None) -> Request:
     if framework.python and "/" in framework.python and r.cluster.container == "none":
         framework = replace(framework, python=os.path.abspath(os.path.expanduser(framework.python)))  # noqa: PTH100, PTH111
     return replace(r, layout=layout, training=training, optimizer=optimizer, data=data, framework=framework)
+
+
+def _data_parallel(layout: LayoutChoice, ranks: int, sharded: bool) -> LayoutChoice:
+    """Return a layout with both of shards and replicas, whose product is DP: as stated, else one group of all ranks
+    where something is sharded, and otherwise as many replicas. What was stated and does not divide stays as it is."""
+    shards, replicas = layout.data_parallel_shards, layout.data_parallel_replicas
+    if shards is None:
+        shards = max(1, ranks // (replicas or 1)) if sharded else 1
+    if replicas is None:
+        replicas = max(1, ranks // (shards or 1))
+    return replace(layout, data_parallel_shards=shards, data_parallel_replicas=replicas)
 
 
 _TRAINING_DEFAULTS: Mapping[str, Any] = {

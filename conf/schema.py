@@ -205,6 +205,7 @@ class FrameworkChoice:
     recipes: Mapping[str, str]
     any_model: str | None
     own_models: bool
+    fsdp: tuple[str, ...]
     model_code: str | None
     strict: bool
     prints_megatron_arguments: bool
@@ -218,7 +219,8 @@ class FrameworkChoice:
 class LayoutChoice:
     """A layout by name or by sizes. `table` names the rows of conf/tables/layouts.csv that fill what is None.
     account_for_*: the embedding, or the loss, counts as a layer when layers are shared out: the first, or the last,
-    chunk has one fewer."""
+    chunk has one fewer. data_parallel_shards × data_parallel_replicas is DP: over how many of its ranks what is sharded
+    (with use_distributed_optimizer) is cut, and how many groups of ranks hold the same shards."""
 
     name: str
     table: Literal["identical"] | None
@@ -230,6 +232,8 @@ class LayoutChoice:
     sequence_parallel: bool | None
     account_for_embedding_in_pipeline_split: bool | None
     account_for_loss_in_pipeline_split: bool | None
+    data_parallel_shards: int | None
+    data_parallel_replicas: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -110,6 +110,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     none: int | float | None = None
     spelled: Mapping[str, tuple[str, ...]] = {}
     fixed_by: tuple[str, ...] = ()
+    usual: int | None = None
     request: str | None = None
     dump: bool = True
     built: str | list[str] = []

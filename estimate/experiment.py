@@ -32,6 +32,8 @@ def columns_of(e: Experiment, timed: bool = True) -> dict[str, Column]:
     redone, recipe = recomputed(e), e.recipe
     offloads = recipe is not None and bool(recipe.stated("cpu_offloading"))
     sharded = recipe is not None and any(recipe.stated(name) for name in _SHARDED)
+    stack = e.framework.backend or e.framework.name
+    sharded = sharded or (stack in e.framework.fsdp and bool(e.training.use_distributed_optimizer))
     return {
         **columns_of_shape(shape_of_model(e.model)),
         **machine,
@@ -52,7 +54,7 @@ def columns_of(e: Experiment, timed: bool = True) -> dict[str, Column]:
         **{f"again_{name}": float(name in redone.modules) for name in RECOMPUTED},
         "offloaded_layers": (recipe.stated("cpu_offloading_num_layers") or 0) if recipe and offloads else 0,
         **(switches(recipe) if recipe else UNKNOWN),
-        "stack": f"{e.framework.name}-{e.framework.release}" if e.framework.release else e.framework.name,
+        "stack": f"{stack}-{e.framework.release}" if e.framework.release and not e.framework.backend else stack,
     }
 
 
@@ -80,6 +82,7 @@ def _layout(e: Experiment) -> dict[str, Column]:
     names = ("tensor_model", "pipeline_model", "virtual_pipeline_model", "context", "expert_model", "data")
     sizes: dict[str, Column] = {f"{n}_parallel_size": getattr(e.layout, f"{n}_parallel_size") or 1 for n in names}
     sizes["embedding_counts"] = e.sizes().first if e.recipe is None else nan  # a recipe may have a layout of its own
+    sizes["data_parallel_replicas"] = e.layout.data_parallel_replicas if e.layout.data_parallel_shards > 1 else 1
     split = {"expert_tensor_parallel_size": e.sizes().expert_tp, "sequence_parallel": float(e.layout.sequence_parallel)}
     return {**sizes, **split}
 

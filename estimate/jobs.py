@@ -35,7 +35,7 @@ class Jobs:
     Model: as in metrics.shape.Shape. mla: attention is latent; q_lora_rank is 0 where queries are not compressed.
     Layout: in ranks. embedding_counts: as a layer, so that the first chunk has one fewer; nan: by what is missing of
     layers that do not divide (estimate.parameters.short_ends). distributed_optimizer: its states are cut over DP × CP;
-    fsdp: parameters and gradients, too.
+    fsdp: parameters and gradients, too; data_parallel_replicas: and so many groups of ranks have all of them.
     recompute_layers: share of the layers whose forward pass is done again; again_*: modules done again in the others.
     precision: of the matrix products, a key of PEAK_OF. trained: pretraining, sft or lora. gradient_bytes,
     optimizer_bytes: of one parameter; fp8_params: weights of matrix products rest in fp8 alone. stack: framework and
@@ -83,6 +83,7 @@ class Jobs:
     data_parallel_size: Numbers
     sequence_parallel: Numbers
     embedding_counts: Numbers = field(default_factory=lambda: np.array(np.nan))
+    data_parallel_replicas: Numbers = field(default_factory=lambda: np.array(1.0))
     distributed_optimizer: Numbers
     fsdp: Numbers
     # the work

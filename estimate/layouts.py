@@ -36,6 +36,7 @@ _FIELDS = {
     "sp": "sequence_parallel",
     **dict(zip(("first", "last"), ENDS, strict=True)),
 }
+_GROUPS = ("data_parallel_shards", "data_parallel_replicas")
 _SWITCHES = ("sp", "first", "last")
 _EXPLICIT = "explicit"
 
@@ -84,6 +85,9 @@ def layouts_of(request: Request) -> Layouts:
     """Return every layout of `request` that the launcher takes, in no order. Sizes that were typed (layout.name is
     explicit), a micro-batch and a recomputation that are not null are kept. ConfigError: what is wrong with the request
     whatever its layout, and where no layout is left, why."""
+    if hybrid := [name for name in _GROUPS if getattr(request.layout, name) is not None]:
+        what = "a search lets all data parallel ranks share one group of shards"
+        raise ConfigError(*(Problem(f"layout.{name}", what, "", "null") for name in hybrid))
     request = _open(request)
     if wrong := problems(_any_layout(request), layout=False):
         raise ConfigError(*wrong)

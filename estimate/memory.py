@@ -141,9 +141,9 @@ class _Layer(NamedTuple):
 
 def _states(jobs: Jobs, at: _At) -> dict[str, Numbers]:
     """Return weights, gradients and the optimizer's states. The distributed optimizer cuts those over DP × CP, an
-    expert's over the ranks that share it; FSDP cuts all three."""
+    expert's over the ranks that share it; FSDP cuts all three; each of as many replicas has all shards."""
     own, element = parameters(jobs, at.stage, at.layers), _element(jobs)
-    ranks, experts_ranks = _replicas(jobs)
+    ranks, experts_ranks = (np.maximum(n / np.maximum(jobs.data_parallel_replicas, 1), 1) for n in _replicas(jobs))
     cut = np.maximum(jobs.distributed_optimizer, jobs.fsdp) > 0
     shards, expert_shards = np.where(cut, ranks, 1), np.where(cut, experts_ranks, 1)
     resting, expert_resting = np.where(jobs.fsdp > 0, ranks, 1), np.where(jobs.fsdp > 0, experts_ranks, 1)

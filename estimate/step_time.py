@@ -663,7 +663,10 @@ def _optimizer(m: _Maker) -> Numbers:
     cut = (j.distributed_optimizer > 0) | (j.fsdp > 0)
     ranks = j.data_parallel_size * m.cp
     expert_ranks = np.maximum(ranks * m.tp / (m.ep * np.maximum(j.expert_tensor_parallel_size, 1)), 1.0)
-    kept = dense / np.where(cut, ranks, 1.0) + experts / np.where(cut, expert_ranks, 1.0)
+    shards, expert_shards = (
+        np.maximum(n / np.maximum(j.data_parallel_replicas, 1.0), 1.0) for n in (ranks, expert_ranks)
+    )
+    kept = dense / np.where(cut, shards, 1.0) + experts / np.where(cut, expert_shards, 1.0)
     seconds: Numbers = m.pretrained * m.p.of("optimizer") * 28 * kept / m.rates.memory
     return seconds
 

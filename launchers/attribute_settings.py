@@ -334,7 +334,7 @@ def _equal(a: Any, b: Any) -> bool:
 
 CONVERSIONS: Mapping[str, Callable[[Any, Experiment], Any]] = {
     "none_if_null": lambda value, _: "none" if value is None else value,
-    "shards": lambda cut, e: e.layout.data_parallel_size if cut else 1,
+    "instances": lambda replicas, e: replicas if e.training.use_distributed_optimizer else 1,
     "opposite": lambda value, _: not value,
     "is_set": lambda value, _: value is not None,
     "is_null": lambda value, _: value is None,

@@ -22,11 +22,19 @@ RANKS = Path(__file__).parent / "ranks"
 SETTINGS = "settings.json"
 
 
+def is_hybrid(e: Experiment) -> bool:
+    """Return whether there are several replicas of what is sharded: HSDP."""
+    return e.layout.data_parallel_shards > 1 and e.layout.data_parallel_replicas > 1
+
+
 class Plain(Framework):
     """See launchers.frameworks.Framework. A subclass has its name, which is that of its program, NAME_ranks.py."""
 
     own_stand_in = True  # gloo, and what a program replaces
     own_probe = True  # launchers/ranks/plain_readings.py
+    no_fp8 = "it has no fp8 here"
+    one_group_of_shards = ""
+    """Why replicas of what is sharded (HSDP) are refused; empty: they are not."""
     takes_environment = False  # those of conf/tables are for TransformerEngine and Megatron
 
     @property
@@ -44,7 +52,7 @@ class Plain(Framework):
             argv=started(e, host.python, (self.program(e), "--settings", SETTINGS)),
             files={SETTINGS: json.dumps({**requested, **device, **self.own(e)}, indent=2) + "\n"},
             forward_env=e.cluster.forward_env,
-            declared=tuple(one for one in self.otherwise(e) if requested.get(one.key) != one.value),
+            declared=self.declared(e),
         ).with_env({**machine(e, host), **place(e)})
 
     def program(self, e: Experiment) -> str:
@@ -56,21 +64,30 @@ class Plain(Framework):
         return {**self.arguments(e), "always": dict(self.table.more["always_so"])}
 
     def arguments(self, e: Experiment) -> dict[str, Any]:
-        """Return what the stack is given under its own names, its column of the vocabulary and the user's options; and
-        under which of those names it has a setting as it was requested."""
+        """Return what the stack is given under its own names: its recipe's settings, its column of the vocabulary, the
+        user's options; and under which of those names it has a setting as it was requested."""
         rows = {name: row.write[self.name] for name, row in vocabulary().items() if self.name in row.write}
         named = {target.path: name for name, write in rows.items() for target in write.to}
         values = attribute_settings.assignments(e, self.table).set
-        given = {path: value for path, value in values.items() if path in {*named, *attribute_settings.options(e)}}
+        written = {*named, *attribute_settings.options(e), *(e.recipe.settings if e.recipe else ())}
+        given = {path: value for path, value in values.items() if path in written}
         return {"arguments": given, "names": {path: n for path, n in named.items() if rows[n].convert is None}}
 
     def otherwise(self, e: Experiment) -> Iterator[Declared]:
         """Yield each setting that the stack has in its own way, whatever is requested, with the reason."""
         yield from ()
 
+    def declared(self, e: Experiment) -> tuple[Declared, ...]:
+        """Return what runs otherwise than requested of all stacks, and what the user asks of this one alone."""
+        requested = program_settings(e)
+        otherwise = (one for one in self.otherwise(e) if requested.get(one.key) != one.value)
+        return (*otherwise, *attribute_settings.options_declared(e))
+
     def refusals(self, e: Experiment) -> Iterator[Problem]:
         """See Framework."""
         yield from super().refusals(e)
+        if e.precision.fp8 and e.recipe is None:
+            yield wrong(e, "precision.fp8", self.no_fp8, "null", "precision=bf16")
         yield from attribute_settings.problems(e, self.table)
         yield from attribute_settings.options_refused(e, self.table)
         training = e.training
@@ -84,15 +101,20 @@ class Plain(Framework):
             what = "this stack's program reads ids, and has no tokenizer"
             yield wrong(e, "data.tokenizer", what, "null", "leave it out: the ids are those of the corpora")
         method = training.recompute_granularity, training.recompute_method, training.recompute_num_layers
-        if method not in ((None, None, None), ("full", "uniform", 1)):
+        if e.recipe is None and method not in ((None, None, None), ("full", "uniform", 1)):
             what = "torch's activation checkpointing recomputes each layer here, or none"
             yield wrong(e, "training.recompute_granularity", what, "none, or full with uniform and 1")
+        if self.one_group_of_shards and is_hybrid(e):
+            yield wrong(e, "layout.data_parallel_replicas", self.one_group_of_shards, "1", "fsdp2, torchtitan do that")
 
     def rehearsed(self, e: Experiment) -> Experiment:
         """See Framework."""
         if e.rehearse == "layout":
             what = "this stack's program has no way to play a rank of a layout"
             raise ConfigError(wrong(e, "rehearse", what, "train", "rehearse=train"))
+        if e.recipe:
+            what = "a stack's own best is compiled, and has kernels, for a GPU: a CPU would show nothing of it"
+            raise ConfigError(Problem("method", what, "max_performance", "identical", "method=identical"))
         if not e.equal_init:
             what = "this stack's program always begins with the weights that all stacks begin with"
             raise ConfigError(wrong(e, "equal_init", what, "true"))

@@ -36,7 +36,8 @@ def titan(e: Experiment) -> tuple[Plain, Experiment]:
 def overrides(e: Experiment) -> dict[str, Any]:
     """Return the sections of TorchTitan's JobConfig, and Primus' own ones."""
     stack, of_it = titan(e)
-    values = {**read_yaml(TABLE)["always"], **stack.arguments(of_it)["arguments"]}
+    table = read_yaml(TABLE)
+    values = {**table["always"], **({} if e.recipe else table["switches"]), **stack.arguments(of_it)["arguments"]}
     sections: dict[str, Any] = {}
     for path, value in values.items():
         *outer, last = path.split(".")
@@ -74,8 +75,6 @@ def refusals(e: Experiment) -> Iterator[Problem]:
     if e.bundle:
         what = "a bundle of Primus does not carry what TorchTitan imports"
         yield Problem("bundle", what, str(e.bundle), "null", "framework=torchtitan takes it along")
-    if e.recipe:
-        yield Problem("method", "AMD's recipes for this backend are not read", "best", "identical", "method=identical")
     if e.rehearse:
         what = "the stand-in is for Primus' Megatron: its TorchTitan needs a GPU"
         yield Problem("rehearse", what, str(e.rehearse), "null", "framework=torchtitan rehearses what it trains")
@@ -92,6 +91,6 @@ def preflight(checkout: Path) -> Iterator[Problem]:
             yield Problem("framework.checkout", f"{path} is missing in it", str(checkout), hint=hint)
 
 
-def head() -> Mapping[str, str]:
+def head(e: Experiment) -> Mapping[str, str]:
     """Return what Primus' module is of."""
-    return {"framework": NAME, "config": "pre_trainer.yaml", "model": "llama3.1_8B.yaml"}
+    return {"framework": NAME, "config": "pre_trainer.yaml", "model": e.recipe.base if e.recipe else "llama3.1_8B.yaml"}

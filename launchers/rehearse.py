@@ -228,20 +228,26 @@ def toy(e: Experiment) -> Experiment:
 
 
 def _layout(e: Experiment) -> Layout:
-    """Set every size above 1 to 2, as long as there are processes: experts first, then TP, PP, CP, DP. TP with EP
-    gathers pieces of unequal size, which gloo refuses: EP is kept. It lives on the ranks of DP and CP."""
+    """Set every size above 1 to 2, as long as there are processes: experts first, then TP, PP, CP, DP, and DP's shards
+    and their replicas. TP with EP gathers pieces of unequal size, which gloo refuses: EP is kept. It lives on the ranks
+    of DP and CP."""
     full = Sizes.of(e.layout)
     wanted = [name for name in ("tp", "pp", "cp") if getattr(full, name) > 1]
     wanted += ["dp"] if e.layout.data_parallel_size > 1 else []
+    sharded, repeated = e.layout.data_parallel_shards > 1, e.layout.data_parallel_replicas > 1
+    wanted += ["replicas"] if sharded and repeated else []
     if full.ep > 1:
         carrier = "dp" if "dp" in wanted else "cp"
         wanted = [carrier, *(name for name in wanted if name not in (carrier, "tp"))]
     sizes = dict.fromkeys(wanted[:HALVINGS], 2)
     stages, tp = sizes.get("pp", 1), sizes.get("tp", 1)
+    shards, replicas = sizes.get("dp", 1), sizes.get("replicas", 1)
     ends: dict[str, Any] = {name: getattr(e.layout, name) and stages > 1 for name in ENDS}
     return replace(
         e.layout,
-        data_parallel_size=sizes.get("dp", 1),
+        data_parallel_shards=shards if sharded else 1,
+        data_parallel_replicas=replicas if sharded else shards,
+        data_parallel_size=shards * replicas,
         tensor_model_parallel_size=tp,
         pipeline_model_parallel_size=stages,
         context_parallel_size=sizes.get("cp", 1),

@@ -353,7 +353,8 @@ def write(recipe: Recipe, folder: Path) -> None:
     """Write the file of `recipe`."""
     import yaml
 
-    values = json.loads(json.dumps({key: value for key, value in asdict(recipe).items() if key != "name"}))
+    left_out = {"name"} if recipe.backend else {"name", "backend"}
+    values = json.loads(json.dumps({key: value for key, value in asdict(recipe).items() if key not in left_out}))
     text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=120)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{recipe.name}.yaml").write_text(_HEAD + text, encoding="utf-8")

@@ -18,6 +18,10 @@ class DeepSpeed(Plain):
 
     name = "deepspeed"
     takes_options = True  # of DeepSpeed's configuration
+    one_group_of_shards = (
+        "ZeRO cuts over all data parallel ranks: its hpZ repeats the weights alone, and its MiCS needs stage 3 and "
+        "another way of making the model"
+    )
 
     def otherwise(self, e: Experiment) -> Iterator[Declared]:
         """See Plain."""

@@ -13,6 +13,10 @@ class HuggingFace(Plain):
 
     name = "hf"
     takes_options = True  # of TrainingArguments
+    one_group_of_shards = (
+        "on a CPU accelerate shards nothing, so that nobody has held its replicas of shards (ParallelismConfig) "
+        "against the losses of another stack"
+    )
 
     def otherwise(self, e: Experiment) -> Iterator[Declared]:
         """See Plain."""

@@ -17,7 +17,7 @@ from conf.errors import Problem, closest, listed
 from conf.recipes import Recipe
 from conf.resolve import Declared, Experiment
 from conf.schema import ALL_TRAINS
-from conf.vocabulary import OFF, follow, program_settings, vocabulary, written
+from conf.vocabulary import OFF, follow, vocabulary, written
 from launchers import (
     attribute_settings,
     bundle,
@@ -32,7 +32,7 @@ from launchers.attribute_settings import in_range, option_paths, pipeline_layout
 from launchers.frameworks import Framework
 from launchers.plan import Host, Plan, Reasoned, Scope
 from launchers.rank_modules import rank_module
-from launchers.variables import START, machine, tuned
+from launchers.variables import machine, tuned
 
 ROOT = Path(__file__).parents[2]
 SHELL = ROOT / "shell"
@@ -43,9 +43,6 @@ EXPERIMENT, TRAIN = "primus.yaml", "train.sh"
 ENTRIES = ("run_pretrain", "direct", "container", "slurm")
 _PLAIN_ENTRIES = ENTRIES[:2]
 BACKENDS = ("megatron", primus_torchtitan.NAME)
-
-_STARTED = {"START_RANKS": (str(START), "in place of torchrun, whose store others could reach")}
-"""The variable of a run of ours; a bundle's stack.sh names its own copy."""
 
 REHEARSAL = "rehearsal"  # the folder in a bundle that run.sh puts in front of PYTHONPATH
 
@@ -71,7 +68,7 @@ class Primus(Framework):
             files={EXPERIMENT: experiment_yaml(e), TRAIN: script, **own},
             forward_env=e.cluster.forward_env,
             declared=declared,
-        ).with_env({**(machine(e, host) if e.rehearse else {}), **_STARTED, **environment(e)})
+        ).with_env({**(machine(e, host) if e.rehearse else {}), **environment(e)})
 
     def refusals(self, e: Experiment) -> Iterator[Problem]:
         """Yield what Primus cannot do in any release, and in this one."""
@@ -123,7 +120,7 @@ class Primus(Framework):
         if e.rehearse:
             parts = (path for path in sorted(rehearse.FOLDER.rglob("*")) if path.is_file() and path.suffix != ".pyc")
             sources |= {f"{REHEARSAL}/{path.relative_to(rehearse.FOLDER)}": path for path in parts}
-        env = {name: value for name, value in plan.env.items() if name not in ("PYTHONPATH", *_STARTED)}
+        env = {name: value for name, value in plan.env.items() if name != "PYTHONPATH"}
         reasons = dict(plan.env_reasons)
         for name, (value, why) in bundle.patience(e).items():
             env[name], reasons[name] = value, why
@@ -147,7 +144,7 @@ def experiment_yaml(e: Experiment) -> str:
     import yaml
 
     if _is_titan(e):
-        trainer, values = dict(primus_torchtitan.head()), primus_torchtitan.overrides(e)
+        trainer, values = dict(primus_torchtitan.head(e)), primus_torchtitan.overrides(e)
     else:
         trainer, values = {"framework": "megatron", "config": "pre_trainer.yaml", "model": preset(e)}, overrides(e)
     document = {
@@ -218,8 +215,7 @@ def _is_titan(e: Experiment) -> bool:
 def titan_declared(e: Experiment) -> tuple[Declared, ...]:
     """Return what TorchTitan has in its own way, and what is requested of it alone."""
     stack, of_it = primus_torchtitan.titan(e)
-    requested = program_settings(of_it)
-    return tuple(one for one in stack.otherwise(of_it) if requested.get(one.key) != one.value)
+    return stack.declared(of_it)
 
 
 def _release_refused(e: Experiment) -> Iterator[Problem]:

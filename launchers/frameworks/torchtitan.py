@@ -23,6 +23,7 @@ class TorchTitan(Plain):
 
     name = "torchtitan"
     takes_options = True  # of JobConfig
+    no_fp8 = "its fp8 (torchao's) is a vendor's recipe's alone here: nothing has been held against its losses"
 
     def arguments(self, e: Experiment) -> dict[str, Any]:
         """See Plain: with what is written of every run. No default decides a comparison."""

@@ -122,6 +122,8 @@ def trained(engine: Any, s: Settings) -> dict[str, Any]:
         "params_dtype": next(engine.module.parameters()).dtype,
         "accumulate_allreduce_grads_in_fp32": engine.get_data_types()[1] == torch.float32,
         "use_distributed_optimizer": stage > 0,
+        "data_parallel_shards": engine.dp_world_size if stage else 1,
+        "data_parallel_replicas": 1 if stage else engine.dp_world_size,
         "overlap_grad_reduce": stage > 0 and bool(engine.zero_overlap_comm()),
         "overlap_param_gather": stage == 3,
         "recompute_granularity": "full" if recompute else None,

@@ -33,6 +33,8 @@ class Settings(SimpleNamespace):
         argument's name (the column `built` of conf/vocabulary.yaml). One that is not used keeps its default."""
         accepted, made = inspect.signature(builder).parameters, {}
         for name in TABLE["requested"]:
+            if name in TABLE["only_if"] and not getattr(self, TABLE["only_if"][name], True):
+                continue
             for place in TABLE["built"].get(name, ()):
                 owner, _, argument = place.partition(".")
                 if owner in objects and argument in accepted and getattr(self, name) is not None:

@@ -23,6 +23,7 @@ MEGATRON_VERSION = "0.15.3"
 _CPU = torch.device("cpu")
 _SHARED = (
     *("torch.cuda.synchronize", "torch.cuda.manual_seed", "torch.cuda.Stream", "torch.cuda.current_stream"),
+    *("torch.cuda.stream", "torch.cuda.default_stream"),  # replicas of shards
     *("torch.cuda.get_rng_state", "torch.cuda.random.get_rng_state"),
     "megatron.core.transformer.moe.moe_utils.maybe_move_tensor_to_cpu",
 )

@@ -89,7 +89,7 @@ def _set_up_groups(s: Settings) -> None:
         raise EngineError(f"{sizes}: gloo cannot gather the experts' unequal numbers of tokens; try TP 1 or EP 1")
     dist.init_process_group("nccl" if gpu else "gloo")  # "nccl" is RCCL on ROCm
     set_up = parallel_state.initialize_model_parallel
-    set_up(**s.options(set_up, "sizes"), create_gloo_process_groups=False)
+    set_up(**s.options(set_up, "sizes", "ddp"), create_gloo_process_groups=False)
     # as megatron/training/initialize.py: pipeline stages hold different layers, so their dropout differs
     seed = s.seed + 100 * parallel_state.get_pipeline_model_parallel_rank()
     torch.manual_seed(seed)

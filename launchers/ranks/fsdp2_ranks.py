@@ -22,11 +22,10 @@ from torch.nn import functional
 
 
 def sharded(s: Settings, device: torch.device) -> Llama:
-    """Return the model on its device: its parameters, gradients and optimizer states are cut over all ranks, or with
-    use_distributed_optimizer=false whole on each."""
-    world = dist.get_world_size()
-    shards = world if s.use_distributed_optimizer else 1
-    mesh = init_device_mesh(device.type, (world // shards, shards), mesh_dim_names=("replicas", "shards"))
+    """Return the model on its device: its parameters, gradients and optimizer states are cut into shards, all of which
+    every replica of them holds; in one shard they are whole on each rank."""
+    sizes = s.data_parallel_replicas, s.data_parallel_shards
+    mesh = init_device_mesh(device.type, sizes, mesh_dim_names=("replicas", "shards"))
     model = Llama(s)
     parameters = dict(model.named_parameters())
     with torch.no_grad():
@@ -119,6 +118,8 @@ def read_back(model: Llama, s: Settings) -> dict[str, Any]:
         "recompute_granularity": "full" if recompute else None,
         "recompute_method": "uniform" if recompute else None,
         "recompute_num_layers": 1 if recompute else None,
+        "data_parallel_shards": mesh.size(-1),
+        "data_parallel_replicas": mesh.size(0),
         "use_distributed_optimizer": mesh.size(-1) > 1 or bool(s.use_distributed_optimizer),
         "overlap_grad_reduce": True,
         "overlap_param_gather": mesh.size(-1) > 1 or bool(s.use_distributed_optimizer),

@@ -106,6 +106,8 @@ def trained(trainer: Trainer) -> dict[str, Any]:
         "enable_autocast": args.bf16,
         "accumulate_allreduce_grads_in_fp32": next(trainer.model.parameters()).dtype == torch.float32,
         "use_distributed_optimizer": sharded,
+        "data_parallel_shards": s.world_size if sharded else 1,
+        "data_parallel_replicas": 1 if sharded else s.world_size,
         "overlap_grad_reduce": True,
         "overlap_param_gather": sharded,
         "recompute_granularity": "full" if recompute else None,

@@ -252,6 +252,8 @@ def trained(processor: Any, s: Settings) -> dict[str, Any]:
         "pipeline_model_parallel_size": dims.pp,
         "context_parallel_size": dims.cp,
         "data_parallel_size": replicas,
+        "data_parallel_shards": dims.dp_shard,
+        "data_parallel_replicas": dims.dp_replicate,
         "sequence_parallel": dims.tp_enabled,
         "num_micro_batches": s.global_batch_size // (s.micro_batch_size * replicas),
         "clip_grad": job.training.max_norm,

@@ -70,6 +70,8 @@ def settings_of() -> Callable[..., dict[str, Any]]:
         names = ("tensor_model", "pipeline_model", "context", "data")
         world_size = math.prod(merged[f"{name}_parallel_size"] for name in names)
         micro_batches = merged["global_batch_size"] // (merged["micro_batch_size"] * merged["data_parallel_size"])
+        shards = merged["data_parallel_size"] if merged["use_distributed_optimizer"] else 1
+        merged |= {"data_parallel_shards": shards, "data_parallel_replicas": merged["data_parallel_size"] // shards}
         return {**merged, "world_size": world_size, "num_micro_batches": micro_batches, **changes}
 
     return settings

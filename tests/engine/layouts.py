@@ -14,6 +14,7 @@ DP2: Changes = {"data_parallel_size": 2}
 CP2: Changes = {"context_parallel_size": 2}
 SHARDED: Changes = {"use_distributed_optimizer": True}
 OVERLAPPED: Changes = {**SHARDED, "overlap_grad_reduce": True, "overlap_param_gather": True}
+HYBRID: Changes = {**SHARDED, "data_parallel_size": 4, "data_parallel_shards": 2, "data_parallel_replicas": 2}
 RECOMPUTE: Changes = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 SHORT: Changes = {"train_iters": 5}
 BFLOAT16: Changes = {"params_dtype": "bfloat16"}
@@ -52,6 +53,8 @@ DENSE = {
     "DP2": DP2,
     "DP2+sharded": {**DP2, **SHARDED},
     "DP2+overlapped": {**DP2, **OVERLAPPED},
+    "DP4+replicas": HYBRID,
+    "DP4+replicas+overlapped": {**HYBRID, **OVERLAPPED},
     "CP2": CP2,
     "CP2+selective": {**CP2, "recompute_granularity": "selective"},
     "CP4": {"context_parallel_size": 4},

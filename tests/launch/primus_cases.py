@@ -53,6 +53,7 @@ def canonical(plan: Plan) -> dict[str, Any]:
     vocabulary = keys["vocab_size"] + 1 if keys["tokenizer_type"] == "NullTokenizer" else None
     step = keys["make_vocab_size_divisible_by"] * tp
     same = {name: keys.get(name) for name in _SAME}
+    shards = data // keys["num_distributed_optimizer_instances"] if keys["use_distributed_optimizer"] else 1
     return {
         **same,
         **_experts(keys),
@@ -71,6 +72,8 @@ def canonical(plan: Plan) -> dict[str, Any]:
         "virtual_pipeline_model_parallel_size": keys["num_virtual_stages_per_pipeline_rank"],
         "world_size": world,
         "data_parallel_size": data,
+        "data_parallel_shards": shards,
+        "data_parallel_replicas": data // shards,
         "num_micro_batches": keys["global_batch_size"] // (keys["micro_batch_size"] * data),
         "save_interval": None if keys["save"] is None and keys["disable_last_saving"] else keys["save_interval"],
         "eval_iters": keys["eval_iters"],

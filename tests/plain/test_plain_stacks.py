@@ -1,6 +1,7 @@
 """Stacks that are not built on Megatron-Core train the same experiment: equal losses, settings read back.
 
-fsdp2 needs torch alone and is in `make test`; the others need `make stacks`: `make test-stacks`."""
+fsdp2 needs torch alone and is in `make test`; the others need `make stacks`: `make test-stacks` trains what proves most
+in the minutes that CI has, `make wide-stacks` every stack in every case."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,15 +104,51 @@ def test_plain_pytorch_trains_as_the_engine_does(engine: Engine, tmp_path: Path)
     assert_the_same("fsdp2", "fp32 2 ranks", engine, tmp_path)
 
 
+QUICK = {
+    ("hf", "fp32 2 ranks, unsharded, Qwen 3"),
+    ("deepspeed", "bf16 2 ranks, Qwen 2, tied"),
+    ("torchtitan", "fp32 TP2"),
+    ("torchtitan", "bf16 2 ranks"),
+}
+"""By stack the cases that `make test-stacks` trains: one rank of each in fp32 is in test_rehearsed_stacks.py, two ranks
+of DeepSpeed in the test of its stages, and of fsdp2 in `make test`. The others are wide."""
+
+
+def in_width(stack: str, cases: Iterable[str]) -> list[Any]:
+    """Return a test's parameters, a stack in each of the cases: wide ones are marked."""
+    wide = pytest.mark.wide
+    return [pytest.param(stack, case, marks=() if (stack, case) in QUICK else wide) for case in cases]
+
+
 @pytest.mark.stacks
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("stack", ["fsdp2", "hf", "deepspeed"])
+@pytest.mark.parametrize(
+    ("stack", "case"), [row for stack in ("fsdp2", "hf", "deepspeed") for row in in_width(stack, CASES)]
+)
 def test_every_stack_trains_as_the_engine_does(stack: str, case: str, engine: Engine, tmp_path: Path) -> None:
     if stack == "deepspeed" and "bf16" in case:
         assert (
             launched(stack, tmp_path, *CASES[case], "training.use_distributed_optimizer=false", "dry_run=true")[0] == 2
         )
     assert_the_same(stack, case, engine, tmp_path)
+
+
+HYBRID = ("gpus_per_node=4", "layout.data_parallel_replicas=2")
+
+
+@pytest.mark.stacks
+@pytest.mark.parametrize("stack", ["torchtitan", pytest.param("fsdp2", marks=pytest.mark.wide)])
+def test_replicas_of_shards_train_as_the_engine_does(stack: str, engine: Engine, tmp_path: Path) -> None:
+    CASES.setdefault("fp32 2 × 2 ranks", HYBRID)
+    assert_the_same(stack, "fp32 2 × 2 ranks", engine, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("stack", "named"), [("hf", "accelerate shards nothing"), ("deepspeed", "hpZ repeats the weights")]
+)
+def test_replicas_of_shards_are_refused_where_a_stack_has_none(stack: str, named: str, tmp_path: Path) -> None:
+    code, text = launched(stack, tmp_path, *HYBRID, "dry_run=true", python=False)
+    assert code == 2
+    assert "layout.data_parallel_replicas: " in text and named in text
 
 
 TITAN: dict[str, tuple[str, ...]] = {
@@ -127,10 +165,10 @@ TITAN: dict[str, tuple[str, ...]] = {
 
 
 @pytest.mark.stacks
-@pytest.mark.parametrize("case", TITAN)
-def test_torchtitan_trains_as_the_engine_does(case: str, engine: Engine, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("stack", "case"), in_width("torchtitan", TITAN))
+def test_torchtitan_trains_as_the_engine_does(stack: str, case: str, engine: Engine, tmp_path: Path) -> None:
     CASES.setdefault(case, TITAN[case])
-    assert_the_same("torchtitan", case, engine, tmp_path)
+    assert_the_same(stack, case, engine, tmp_path)
 
 
 REFUSED = {
@@ -154,7 +192,7 @@ def test_what_torchtitan_does_otherwise_than_it_says_is_refused(named: str, tmp_
 
 
 @pytest.mark.stacks
-@pytest.mark.parametrize("stage", [2, 3])
+@pytest.mark.parametrize("stage", [pytest.param(2, marks=pytest.mark.wide), 3])
 def test_each_stage_of_zero(stage: int, engine: Engine, tmp_path: Path) -> None:
     case, option = "fp32 2 ranks", f"+framework.options.zero_optimization.stage={stage}"
     record = trained("deepspeed", tmp_path, *CASES[case], option)
@@ -185,7 +223,7 @@ BUILT = {"rotary_base": 500000.0, "norm_epsilon": 1e-6, "use_rope_scaling": True
 
 
 @pytest.mark.stacks
-@pytest.mark.parametrize("stack", PLANTED)
+@pytest.mark.parametrize("stack", [pytest.param("fsdp2", marks=pytest.mark.wide), "hf", "deepspeed", "torchtitan"])
 def test_a_setting_that_is_written_wrongly_is_read_back_by_name(stack: str, tmp_path: Path) -> None:
     """By what was built: the stack's keys and the model's parts are changed behind the plan's back."""
     trained(stack, tmp_path, "gpus_per_node=1", "training.train_iters=4")

@@ -12,6 +12,8 @@ from tests.plain import planted_names
 from tests.rehearsal.stacks import ROOT, compared, found_by, rehearsed
 
 FP32 = "precision=fp32"
+QUICK = ("labels shifted twice", "norms decay")
+"""The faults that `make test-stacks` plants; the others are wide."""
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +45,9 @@ def test_all_stacks_in_one_comparison(engine: Path, tmp_path: Path, capsys: pyte
 
 
 @pytest.mark.stacks
-@pytest.mark.parametrize("wrong", planted_names.FOUND)
+@pytest.mark.parametrize(
+    "wrong", [pytest.param(name, marks=() if name in QUICK else pytest.mark.wide) for name in planted_names.FOUND]
+)
 def test_what_is_planted_in_hugging_face_is_found_by_name(
     wrong: str, engine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

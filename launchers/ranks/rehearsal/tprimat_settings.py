@@ -202,6 +202,12 @@ def implementation(modules: Sequence[Any]) -> str:
     return "transformer_engine" if ours else "local"
 
 
+def shards(groups: Any) -> int:
+    """Return over how many data parallel ranks the distributed optimizer cuts."""
+    cut = groups.get_data_parallel_group(with_context_parallel=True, partial_data_parallel=True)
+    return int(cut.size()) // int(groups.get_context_parallel_world_size())
+
+
 def graphs(config: Any) -> str:
     """Return by whom CUDA's or HIP's graphs are captured: none, local or transformer_engine. Megatron-Core before 0.15
     has two switches for it, and later ones set the first with cuda_graph_impl."""
@@ -212,7 +218,7 @@ def graphs(config: Any) -> str:
     return "local" if config.enable_cuda_graph else "none"
 
 
-_NAMED = (attention, epsilon, first_dense_layers, graphs, implementation, is_swiglu, matrix_dtype, rows)
+_NAMED = (attention, epsilon, first_dense_layers, graphs, implementation, is_swiglu, matrix_dtype, rows, shards)
 READERS: dict[str, Callable[[Any], Any]] = {
     **{reader.__name__: reader for reader in _NAMED},
     "grouped_gemm": lambda config: config.moe_grouped_gemm if config.num_moe_experts else None,
