@@ -68,9 +68,8 @@ def submit(argv: Sequence[str], folder: Path, kept: int) -> str | None:
 def refusal(done: subprocess.CompletedProcess[str]) -> Problem:
     """Return the problem that sbatch has."""
     said = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines() or ["no word"]
-    return Problem(
-        "cluster", "Slurm does not take the job", "; ".join(said), hint="cluster.job.* (conf/cluster/slurm.yaml)"
-    )
+    hint = "sinfo -o '%P %D %c %G' shows partitions and what their nodes have; nodes, gpus_per_node, cluster.job.*"
+    return Problem("cluster", "Slurm does not take the job", "; ".join(said), hint=hint)
 
 
 def tested(argv: Sequence[str], folder: Path) -> list[Problem]:

@@ -27,6 +27,10 @@ wait_for() {
 accounting() {
   local sql=(mariadb -S "$folder/db/sock")
   chown mysql:mysql "$folder/db"
+  if ! runuser -u mysql -- test -w "$folder/db"; then
+    printf '%s: its database runs as the user mysql, who cannot get there. Try TMPDIR=/tmp\n' "$folder" >&2
+    return 1
+  fi
   mariadb-install-db --user=mysql --datadir="$folder/db/data" --skip-test-db >"$folder/log/db_install.out" 2>&1
   # a throw-away database need not be on disk
   setsid runuser -u mysql -- mariadbd --no-defaults --datadir="$folder/db/data" --socket="$folder/db/sock" \
