@@ -109,9 +109,16 @@ def _layout_refused(e: Experiment) -> Iterator[Problem]:
             "(github.com/pytorch/torchtitan/issues/2972)"
         )
         yield wrong(e, "layout.pipeline_model_parallel_size", what, "1")
-    if layout.context_parallel_size > 1:
-        what = "nobody has held TorchTitan 0.2.2's context parallelism against the losses of another stack"
-        yield wrong(e, "layout.context_parallel_size", what, "1")
+    if layout.context_parallel_size > 1 and e.accelerator is None:
+        # NotImplementedError: aten._scaled_dot_product_flash_attention_for_cpu has no sharding strategy (torch 2.13)
+        what = "torch's context parallelism is for its attention kernels on GPUs, and has none for a CPU's"
+        yield wrong(e, "layout.context_parallel_size", what, "1, or platform=nvidia or amd")
+    elif layout.context_parallel_size > 1 and e.training.attention == "unfused":
+        what = "torch's context parallelism is for fused attention kernels"
+        yield wrong(e, "training.attention", what, "sdpa")
+    if layout.context_parallel_size > 1 and not e.training.use_distributed_optimizer:
+        what = "TorchTitan always shards over the ranks of context parallelism"
+        yield wrong(e, "training.use_distributed_optimizer", what, "true")
     if layout.tensor_model_parallel_size > 1 and not layout.sequence_parallel:
         what = "TorchTitan always cuts the sequence with tensor parallelism"
         yield wrong(e, "layout.sequence_parallel", what, "true")

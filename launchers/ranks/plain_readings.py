@@ -97,6 +97,13 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
 
 
+def cut_as(parameter: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    """Return a gradient cut over the ranks as its parameter is: tensor parallelism may leave another sum of it."""
+    if isinstance(parameter, DTensor) and isinstance(gradient, DTensor) and parameter.placements != gradient.placements:
+        return gradient.redistribute(parameter.device_mesh, parameter.placements)
+    return gradient
+
+
 class Readings:
     """Read one training, in a rehearsal: elsewhere nothing is read. The program calls `watch` and `begin` before the
     first step, `gradients` in each step when they are reduced and not yet clipped, and `finish` after the last one."""
@@ -224,7 +231,8 @@ class Readings:
         if (known := self.steps[-1].get("gradient_squares")) is not None:
             known[1] += squares(p for group in optimizer.param_groups for p in group["params"])
         if len(self.steps) == 1:
-            self.decaying += [(local(p), local(before), local(g), group) for p, before, g, group in kept_of(optimizer)]
+            kept = kept_of(optimizer)
+            self.decaying += [(local(p), local(before), local(cut_as(p, g)), group) for p, before, g, group in kept]
 
     def _close(self, groups: list[list[float]]) -> None:
         self.read_in_step = False

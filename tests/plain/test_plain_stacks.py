@@ -177,7 +177,7 @@ REFUSED = {
     "pull/2323": ("gpus_per_node=2", "training.use_distributed_optimizer=false"),
     "issues/2972": ("gpus_per_node=2", "layout.pipeline_model_parallel_size=2"),
     "FSDP2, which torch refuses": ("gpus_per_node=2", "model.untie_embeddings_and_output_weights=false"),
-    "context parallelism against": ("gpus_per_node=2", "layout.context_parallel_size=2"),
+    "has none for a CPU's": ("gpus_per_node=2", "layout.context_parallel_size=2"),
     "computes in fp32": ("gpus_per_node=2", "layout.tensor_model_parallel_size=2", "precision=bf16"),
     "no biases of queries": ("gpus_per_node=1", "model.add_qkv_bias=true"),
     "its Qwen 3 does not": ("gpus_per_node=1", "model.qk_layernorm=true", *PARTS[2:4]),
