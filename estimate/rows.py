@@ -266,6 +266,7 @@ class _Reader:
             "recompute_layers": again.layers,
             "offloaded_layers": min(offloaded, layers),
             "sequence_parallel": float(layout["tp"] > 1 and not without),
+            "data_parallel_replicas": 1.0,  # a table has no column of them
             "embedding_counts": nan,
             "gradient_bytes": 4,
             "optimizer_bytes": adam_bytes(self.text("precision").lower() in ("fp32", "float32")),
@@ -317,7 +318,8 @@ def layout_problems(
         moe=_moe(shape),
     )
     training = {"seq_length": work["seq_length"], "micro_batch_size": work["micro_batch_size"]}
-    parallel = {f"{name}_parallel_size": layout[short] for short, name in _NAMES.items()}
+    parallel: dict[str, int | None] = {f"{name}_parallel_size": layout[short] for short, name in _NAMES.items()}
+    parallel |= {"data_parallel_shards": None, "data_parallel_replicas": None}
     request: Any = SimpleNamespace(
         model=model,
         layout=SimpleNamespace(sequence_parallel=tp > 1, **parallel),
