@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise, product
+from operator import sub
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -52,13 +53,14 @@ def curve_of(record: Record) -> Curve:
     fields = ("lr", "lr_used", "loss", "nonfinite", "metrics", "end_monotonic_s", "step_time_s", "consumed_samples")
     steps = numbered(record.steps)
     at, printed, used, loss, nonfinite, metrics, ends, times, samples = columns(steps, "step", *fields)
-    checksums = {step: one[TOKENS_CHECKSUM] for step, one in zip(at, metrics, strict=True) if TOKENS_CHECKSUM in one}
+    reading = zip(at, metrics, strict=True) if any(metrics) else ()
+    checksums = {step: one[TOKENS_CHECKSUM] for step, one in reading if TOKENS_CHECKSUM in one}
     rates = _numbers(used)
     is_used = any(map(math.isfinite, rates))
     rates = rates if is_used else _numbers(printed)
     # A mark or a probe reports a step's rate with all its digits (parsers/marks.py), and with it a clock or a checksum,
     # which no framework prints.
-    reported = zip(at, used, ends, strict=True)
+    reported = zip(at, used, ends, strict=True) if None in ends else ()
     exact = is_used and all(end is not None or step in checksums for step, rate, end in reported if rate is not None)
     dialect = record.dialects[0] if record.dialects else ""
     return Curve(
@@ -67,7 +69,7 @@ def curve_of(record: Record) -> Curve:
         (0,) if is_used else load(dialect).rate_of if dialect in DIALECTS else (0, 1),
         None if exact else _digits(rates),
         _numbers(loss),
-        tuple(step for step, names in zip(at, nonfinite, strict=True) if "loss" in names),
+        tuple(step for step, names in zip(at, nonfinite, strict=True) if "loss" in names) if any(nonfinite) else (),
         _tokens(record, at, samples),
         checksums,
         _clock(record, ends, times),
@@ -75,8 +77,11 @@ def curve_of(record: Record) -> Curve:
     )
 
 
-def _numbers(values: Iterable[float | None]) -> array[float]:
+def _numbers(values: Sequence[float | None]) -> array[float]:
     """Return numbers, nan for None and for what no training has: its square would be no number any more."""
+    known = [value for value in values if value is not None]
+    if len(known) == len(values) and max(map(abs, known), default=0.0) <= _ABSURD:
+        return array("d", known)
     return array("d", [math.nan if value is None or abs(value) > _ABSURD else value for value in values])
 
 
@@ -92,6 +97,8 @@ def _tokens(record: Record, at: Sequence[int], samples: Sequence[int | None]) ->
     length, batch = record.setting("seq_length"), record.setting("global_batch_size")
     if type(length) is not int:
         return _integers([_UNKNOWN] * len(at))
+    if None not in samples:
+        return _integers([length * known for known in samples if known is not None])
     each = batch * length if type(batch) is int else None
     assumed = (_UNKNOWN if each is None else (step + 1) * each for step in at)
     seen = zip(assumed, samples, strict=True)
@@ -123,13 +130,21 @@ def _log_clock(record: Record) -> str:
 
 def _agree(at: Sequence[int], ends: Sequence[float | None], times: Sequence[float | None]) -> bool:
     """Return whether the step times that the log prints add up to those between our marks, over three steps or more."""
+    if None not in ends and None not in times and at and at[-1] - at[0] == len(at) - 1:  # no step is missing
+        apart: list[float] = [*map(sub, ends[1:], ends)]
+        return _close(apart, times[1:])
     both = [
         (end - start, printed)
         for (before, start, _), (step, end, printed) in pairwise(zip(at, ends, times, strict=True))
         if step == before + 1 and start is not None and end is not None and printed is not None
     ]
-    ours, theirs = sum(one for one, _ in both), sum(other for _, other in both)
-    return len(both) >= _STEPS_TO_AGREE and abs(theirs - ours) <= CLOCKS_AGREE * ours
+    return _close([ours for ours, _ in both], [theirs for _, theirs in both])
+
+
+def _close(ours: Sequence[float], theirs: Sequence[float | None]) -> bool:
+    total = sum(ours)
+    enough = len(ours) >= _STEPS_TO_AGREE
+    return enough and abs(sum(filter(None, theirs)) - total) <= CLOCKS_AGREE * total
 
 
 class Finding(Struct, frozen=True):

@@ -148,9 +148,16 @@ class WithoutShapes(str):
     __slots__ = ()
 
 
+_ANY_WORD = re.compile("|".join(re.escape(word) for words, _ in _SHAPES for word in words if word))
+_LEAST_SHAPED = 64  # characters of the one shape that no word announces
+
+
 def without_shapes(text: str) -> str:
     """Return `text` with all in it that is a secret by its shape blotted out."""
-    has = text.lower().__contains__
+    small = text.lower()
+    if len(text) < _LEAST_SHAPED and not _ANY_WORD.search(small):
+        return text
+    has = small.__contains__
     for words, shape in _SHAPES:
         if any(map(has, words)):
             text = shape.sub(rf"\1{BLOT}", text)
@@ -176,8 +183,9 @@ def in_texts(value: Any) -> Any:
         shown = [in_texts(item) for item in _without_keys(value)]
         return value if all(map(is_, value, shown)) else kind(shown)
     if isinstance(value, Struct):
-        parts = {name: getattr(value, name) for name in value.__struct_fields__}
-        changed = {name: clean for name, part in parts.items() if (clean := in_texts(part)) is not part}
+        parts = [(name, getattr(value, name)) for name in value.__struct_fields__]
+        held = [(name, part) for name, part in parts if part and type(part) not in _NO_TEXTS]
+        changed = {name: clean for name, part in held if (clean := in_texts(part)) is not part}
         return replace(value, **changed) if changed else value
     return value
 

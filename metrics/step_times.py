@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, compress, pairwise
+from itertools import accumulate, compress, islice, pairwise
 from operator import mul, sub
 
 from metrics.quantity import Source
@@ -41,10 +41,13 @@ def find_warmup(series: Sequence[float]) -> Warmup:
     at_most = max(AT_LEAST, length // 2)
     # The squared standard error of the mean of the last n, up to a constant, from sums from the end. The last value is
     # subtracted first: else small differences of large numbers are lost.
-    apart = [value - series[-1] for value in reversed(series)]
-    sums, squares = list(accumulate(apart)), list(accumulate(map(mul, apart, apart)))
-    left = range(length - AT_LEAST, length - at_most - 1, -1)
-    errors = [(squares[n - 1] - sums[n - 1] * sums[n - 1] / n) / (n * n) for n in left]
+    last = series[-1]
+    apart = [value - last for value in reversed(series)]
+    fewest, most = length - at_most, length - AT_LEAST
+    sums = islice(accumulate(apart), fewest - 1, most)
+    squares = islice(accumulate(map(mul, apart, apart)), fewest - 1, most)
+    errors = [(q - s * s / n) / (n * n) for n, s, q in zip(range(fewest, most + 1), sums, squares, strict=True)]
+    errors.reverse()
     best = AT_LEAST + errors.index(min(errors))
     if best == AT_LEAST:
         return Warmup(best, f"{best} of {length}: the minimum; MSER (White 1997) finds no more")
@@ -102,9 +105,12 @@ class StepTimes:
         return statistics.median(self.ordered) if self.ordered else None
 
     def slowest(self, parts: int) -> float | None:
-        """Return the highest of the quantiles that cut the steps into `parts`; None of fewer steps than parts."""
-        enough = len(self.ordered) >= parts
-        return statistics.quantiles(self.ordered, n=parts, method="inclusive")[-1] if enough else None
+        """Return the highest of the quantiles that cut the steps into `parts`; None of fewer steps than parts. As the
+        last of `statistics.quantiles(…, method="inclusive")`."""
+        if len(self.ordered) < parts:
+            return None
+        place, rest = divmod((parts - 1) * (len(self.ordered) - 1), parts)
+        return (self.ordered[place] * (parts - rest) + self.ordered[place + 1] * rest) / parts
 
     @property
     def stdev(self) -> float | None:
@@ -142,7 +148,7 @@ def step_times(record: Record) -> StepTimes:
     batches = _samples(samples, [known if size is None else size for size in sizes], covered)
     apart = [s if d == covered else None for d, s in zip(distances, seconds, strict=True)]
     usable = [s is not None and s > 0 for s in apart]
-    backwards = sum(s is not None and s <= 0 for s in apart)
+    backwards = 0 if all(usable) else sum(s is not None and s <= 0 for s in apart)
     lengths_s = [length for length in compress(seconds, usable) if length]
     ends = [step + 1 for step in compress(at, usable)]
     clock: Source = "measured" if stamped else "log"

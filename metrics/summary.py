@@ -5,7 +5,7 @@ The source of a figure is that of the step times: ours where our mark stands at 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, pairwise
 from statistics import harmonic_mean
@@ -57,7 +57,8 @@ _DISAGREEMENT = 0.05  # between counter and integrated power: above it one of th
 @dataclass(frozen=True)  # without slots: a cached property needs __dict__
 class Basis:
     """The facts that the metrics of a run share. device: that it ran on; precision: of its matrix products; None where
-    unknown. memory: the largest figure of each kind in the steps (allocated, max_memory_reserved_bytes …), in bytes."""
+    unknown. memory: the largest figure of each kind in the steps (allocated, max_memory_reserved_bytes …), in bytes.
+    made: figures that others are made of, by their function."""
 
     record: Record
     times: StepTimes
@@ -66,6 +67,7 @@ class Basis:
     device: Hardware | None
     precision: str | None
     memory: Mapping[str, float]
+    made: dict[Metric, Quantity] = field(default_factory=dict)
 
     @cached_property
     def rate(self) -> Quantity:
@@ -75,6 +77,17 @@ class Basis:
 
 
 Metric = Callable[[Basis], Quantity]
+
+
+def _once(metric: Metric) -> Metric:
+    """Return `metric`, which is worked out once for each basis."""
+
+    def of(basis: Basis) -> Quantity:
+        if metric not in basis.made:
+            basis.made[metric] = metric(basis)
+        return basis.made[metric]
+
+    return of
 
 
 def summarise(record: Record, machines: Sequence[Machine] = ()) -> dict[str, Quantity]:
@@ -163,6 +176,7 @@ def _tokens_per_s(basis: Basis) -> Quantity:
     return Quantity.of(None if printed is None or gpus is None else printed * gpus, "tokens/s", "log")
 
 
+@_once
 def _tokens_per_s_per_gpu(basis: Basis) -> Quantity:
     rate, gpus = basis.rate, count(basis.record, "world_size")
     if rate.value is not None and gpus is not None:
@@ -278,10 +292,13 @@ def _tflops(basis: Basis, convention: Convention = DEFAULT, recompute: Recompute
     return Quantity.of(per_token.value * rate.value / gpus / 1e12, "TFLOP/s/GPU", source, per_token.note)
 
 
+_our_tflops = _once(_tflops)
+
+
 def _tflops_framework(basis: Basis) -> Quantity:
     """Return the framework's own figure, and which way of counting would explain its distance from ours."""
     printed, note = _printed(basis, "tflops_per_gpu"), ""
-    ours, length, shape = _tflops(basis).value, count(basis.record, "seq_length"), basis.shape.shape
+    ours, length, shape = _our_tflops(basis).value, count(basis.record, "seq_length"), basis.shape.shape
     if printed is not None and ours and shape is not None and length is not None:
         names = explaining(printed / ours, shape, length)
         by = f"as {' or '.join(names)} counts" if names else "by a way of counting that is none of ours"
@@ -336,6 +353,7 @@ def _fullest(basis: Basis) -> tuple[str, float | None]:
     return "host memory" if _peak_memory(basis).value is not None else "no memory reported", None
 
 
+@_once
 def _device_memory(basis: Basis) -> Quantity:
     """Return the memory of one device by the driver or the log, else by its data sheet (a little less, it may be)."""
     reported = basis.record.environment.get("device_memory_bytes")
@@ -349,6 +367,7 @@ def _device_memory(basis: Basis) -> Quantity:
     return Quantity.of(sheet * 1e9 / basis.device.devices_per_package, "bytes", "spec", basis.device.name)
 
 
+@_once
 def _memory_share(basis: Basis) -> Quantity:
     (kind, peak), room = _fullest(basis), _device_memory(basis)
     if peak is None or room.value is None:
@@ -369,6 +388,7 @@ def _headroom(basis: Basis) -> Quantity:
     return Quantity.of(room.value - peak, "bytes", basis.times.clock, share.note)
 
 
+@_once
 def _power(basis: Basis) -> Quantity:
     """Return the mean power of one device, without host and building."""
     device, windows = basis.device, basis.record.power
@@ -435,6 +455,7 @@ def _cross_check(window: Power) -> str:
     return f"its energy counter is {off} % off the power integrated, and not used"
 
 
+@_once
 def _energy(basis: Basis) -> Quantity:
     power, rate = _power(basis), _tokens_per_s_per_gpu(basis)
     if not rate.value:
@@ -470,11 +491,11 @@ METRICS: Mapping[str, Metric] = {
     "warmup_steps": _warmup_steps,
     "counted_steps": _counted_steps,
     "flops_per_token": _flops,
-    "tflops_per_gpu": _tflops,
+    "tflops_per_gpu": _our_tflops,
     "tflops_per_gpu_framework": _tflops_framework,
-    "mfu_percent": lambda basis: _share(basis, _tflops(basis), peak_tflops),
+    "mfu_percent": lambda basis: _share(basis, _our_tflops(basis), peak_tflops),
     "hfu_percent": _hfu,
-    "mfu_achievable_percent": lambda basis: _share(basis, _tflops(basis), achievable_tflops),
+    "mfu_achievable_percent": lambda basis: _share(basis, _our_tflops(basis), achievable_tflops),
     "peak_memory_bytes": _peak_memory,
     **{f"peak_memory_{kind}_bytes": _peak_of(kind) for kind in _KINDS},
     "peak_memory_percent": _memory_share,

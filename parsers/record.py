@@ -12,6 +12,7 @@ from operator import attrgetter
 from typing import Annotated, Any, Literal, TypedDict
 
 from msgspec import Meta, Struct
+from msgspec.structs import astuple
 
 from parsers.read_back import ReadBack
 
@@ -277,6 +278,8 @@ class Run(Struct, frozen=True):
 
 
 STEP_FIELDS = Step.__struct_fields__
+_ALL_AT_ONCE = 10_000
+"""Steps of which all columns are made together: of more they take too much room."""
 
 
 def numbered(steps: Sequence[Step]) -> Sequence[Step]:
@@ -285,8 +288,21 @@ def numbered(steps: Sequence[Step]) -> Sequence[Step]:
     return [step for step in steps if step.numbered] if counted else steps
 
 
+class Steps(tuple[Step, ...]):
+    """The steps of a run that are looked at field by field, again and again: a column is made once."""
+
+    def column(self, name: str) -> Sequence[Any]:
+        """Return the field `name` of every step."""
+        made: dict[str, Sequence[Any]] = self.__dict__
+        if name not in made and 0 < len(self) <= _ALL_AT_ONCE:  # all of them, in the time that three take
+            made.update(zip(STEP_FIELDS, zip(*map(astuple, self), strict=True), strict=True))
+        elif name not in made:
+            made[name] = (*map(attrgetter(name), self),)
+        return made[name]
+
+
 def columns(steps: Sequence[Step], *names: str) -> list[Sequence[Any]]:
     """Return the fields `names` of every step, each as a column of its own."""
-    if len(names) == 1:
-        return [[*map(attrgetter(names[0]), steps)]]
-    return [*zip(*map(attrgetter(*names), steps), strict=True)] or [()] * len(names)
+    if isinstance(steps, Steps):
+        return [*map(steps.column, names)]
+    return [(*map(attrgetter(name), steps),) for name in names]

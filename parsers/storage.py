@@ -32,6 +32,7 @@ RUN_FILE = "run.json"
 STEPS_FILE = "steps.jsonl"
 _TOGETHER = 1000  # steps that are encoded at once
 _OF_GROUP = 0o640  # a record holds lines of a log
+_NONE_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 _KEPT = 4  # files whose steps stay in memory
 
 # Version n -> the function that makes version n + 1 of an object of version n.
@@ -71,10 +72,20 @@ def read_lazily(directory: Path) -> Record:
         return read_lazily(beside(directory))
     # of a run that goes on, the steps may be written at this moment
     written = None if record.status == "running" else record.steps_file
-    size = steps.stat().st_size if steps.exists() else None
+    size = _size(steps)
     if written is not None and size != (written.bytes if written.count or size is not None else None):
         raise InputError(_not_as_written(steps, written))
     return replace(record, steps_file=None, steps=() if size is None else StoredSteps(steps, written))
+
+
+def _size(path: Path) -> int | None:
+    """Return the bytes of a file; None where there is none. InputError: nobody can tell."""
+    try:
+        return path.stat().st_size
+    except OSError as error:
+        if error.errno in _NONE_THERE:
+            return None
+        raise InputError(Problem(str(path), "cannot be read", str(error))) from error
 
 
 def _not_as_written(path: Path, written: StepsFile) -> Problem:
@@ -111,7 +122,14 @@ def _record(content: bytes, path: Path) -> Record:
 def _without_secrets(record: Record) -> Record:
     """Return a record, which anybody may have written, without secrets. Of ten thousand runs most readings are alike,
     and shared."""
-    effective = {name: _known(name, reading) for name, reading in record.effective.items()}
+    known = _READINGS.get
+    try:
+        effective = {
+            name: known((name, type(one.value), one.value, one.line, one.file)) or _known(name, one)
+            for name, one in record.effective.items()
+        }
+    except TypeError:  # one is a list
+        effective = {name: _known(name, one) for name, one in record.effective.items()}
     dumped = effective if record.dumped == record.effective else in_texts(record.dumped)
     without: Record = in_texts(replace(record, effective={}, dumped={}))
     return replace(without, effective=effective, dumped=dumped)
@@ -123,7 +141,7 @@ def _known(name: str, reading: Reading) -> Reading:
         _READINGS.clear()
     key = (name, type(reading.value), reading.value, reading.line, reading.file)
     try:
-        return _READINGS.get(key) or _READINGS.setdefault(key, replace(reading, value=under(name, reading.value)))
+        return _READINGS.setdefault(key, replace(reading, value=under(name, reading.value)))
     except TypeError:  # a list
         return replace(reading, value=in_texts(reading.value))
 
@@ -150,7 +168,10 @@ class StoredSteps(Sequence[Step]):
         return self._steps()[index]
 
     def _steps(self) -> Sequence[Step]:
-        stat = self._path.stat()
+        try:
+            stat = self._path.stat()
+        except OSError as error:  # it was there before
+            raise InputError(Problem(str(self._path), "cannot be read", str(error))) from error
         return _kept(self._path, self.written, (stat.st_mtime_ns, stat.st_size, stat.st_ino))
 
 
@@ -400,9 +421,10 @@ def _content(path: Path) -> bytes:
 
 def _bytes(path: Path) -> bytes:
     """Return what a file holds. OSError: as that of reading, or it is a device or a pipe, which may never end."""
-    if not stat.S_ISREG(path.stat().st_mode):
+    if not stat.S_ISREG(path.stat().st_mode):  # before it is opened: that of a pipe waits
         raise OSError(errno.EINVAL, "no regular file", str(path))
-    return path.read_bytes()
+    with open(path, "rb", buffering=0) as stream:  # noqa: PTH123 - of ten thousand files a Path's own takes a second
+        return stream.read()
 
 
 def _text(content: bytes, path: Path) -> str:
