@@ -97,6 +97,10 @@ class Again(NamedTuple):
     note: str = ""
 
 
+BY_OPERATOR = Again(0.5, note="selective-op taken as half of each layer")
+"""TorchTitan's selective_ac_option=op: every second matrix product and the attention are kept."""
+
+
 def recompute(text: str, chunks: int, layers: int) -> Again:
     """Read full, none, full:Nlayers (of each of `chunks` parts of the pipeline), selective, selective:a+b."""
     text = text.strip()
@@ -108,8 +112,8 @@ def recompute(text: str, chunks: int, layers: int) -> Again:
         if detail and not each:
             raise ValueError(f"{quoted(text)}: layers are written full:5layers")
         return Again(min(1.0, int(each[1]) * chunks / layers) if each else 1.0)
-    if kind == "selective-op":  # torchtitan keeps every second matrix product and the attention
-        return Again(0.5, note="selective-op taken as half of each layer")
+    if kind == "selective-op":
+        return BY_OPERATOR
     if kind in ("selective", "selective+sp"):
         names = [name for name in detail.split("+") if name] or ["core_attn"]
         return Again(modules=frozenset(word("recompute_modules", name) for name in names))

@@ -11,7 +11,15 @@ from estimate.cells import Again
 from estimate.host import columns_of_host
 from estimate.jobs import PEAK_OF, RECOMPUTED, adam_bytes, columns_of_hardware, columns_of_shape
 from estimate.rows import Column
-from estimate.switches import UNKNOWN, again, kept_in_less, layers_by_number, recompute_modules, switches
+from estimate.switches import (
+    UNKNOWN,
+    again,
+    kept_in_less,
+    layers_by_number,
+    of_torchtitan,
+    recompute_modules,
+    switches,
+)
 from metrics.shape import shape_of_model
 
 _SHARDED = ("use_megatron_fsdp", "use_torch_fsdp2", "fsdp")
@@ -69,6 +77,8 @@ def recomputed(e: Experiment) -> Again:
     """Return what is recomputed."""
     if by_number := layers_by_number(e.recipe):
         return Again(by_number / e.model.num_layers)
+    if selective := of_torchtitan(e.recipe):
+        return selective
     training, sizes = e.training, e.sizes()
     how = (training.recompute_granularity, training.recompute_method, training.recompute_num_layers)
     return again(how, recompute_modules(e.recipe), sizes.pp * sizes.vp, e.model.num_layers)

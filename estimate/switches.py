@@ -9,7 +9,7 @@ from math import nan
 from typing import Any
 
 from conf.recipes import GLOBAL_BATCH, MICRO_BATCH, RECIPES, Recipe, recipes
-from estimate.cells import Again
+from estimate.cells import BY_OPERATOR, Again
 from estimate.jobs import RECOMPUTED
 
 UNKNOWN: Mapping[str, float] = {"cuda_graphs": nan, "flex_dispatcher": nan, "overlapped_experts": nan}
@@ -95,6 +95,14 @@ def layers_by_number(recipe: Recipe | None) -> int:
     return len(str(named).split(",")) if named else 0
 
 
+def of_torchtitan(recipe: Recipe | None) -> Again | None:
+    """Return what a recipe of TorchTitan recomputes in its own words: of each layer, or every so many layers whole."""
+    if recipe is None or recipe.stated("mode") != "selective":
+        return None
+    option = str(recipe.stated("selective_ac_option"))
+    return Again(1 / int(option)) if option.isdecimal() and int(option) else BY_OPERATOR
+
+
 def _in_fp8(recipe: Recipe) -> bool:
     """Return whether a recipe's weights rest in fp8: as it states, else as the preset of its precision has it."""
     stated = [value for name in _FP8_PARAMS if (value := recipe.stated(name)) is not None]
@@ -105,6 +113,8 @@ def recomputed_by(recipe: Recipe, chunks: int, layers: int) -> Again:
     """Return what a recipe recomputes."""
     if by_number := layers_by_number(recipe):
         return Again(by_number / layers)
+    if selective := of_torchtitan(recipe):
+        return selective
     granularity, method, count = (
         recipe.experiment.get(f"training.recompute_{name}") for name in ("granularity", "method", "num_layers")
     )
