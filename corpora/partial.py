@@ -111,11 +111,18 @@ class Partial:
                 raise InputError(Problem(str(self.folder), what, some(others), hint="-o /another/prefix"))
             _replace(path, wanted.encode())
             return State()
-        if (before := path.read_text(encoding="utf-8")) != wanted:
-            what = "an unfinished corpus of other inputs, options or libraries is there"
-            hint = f"remove {self.folder}, or -o /another/prefix"
-            raise InputError(Problem(str(self.folder), what, _difference(json.loads(before), settings), hint=hint))
-        return self._last()
+        state = self._last()
+        try:
+            check_settings(self.folder, settings)
+        except InputError:
+            if state.tokens:
+                raise
+            for name in (*_GROWING, _JOURNAL):  # nothing is made: of other inputs, of none that was left
+                (self.folder / name).unlink(missing_ok=True)
+            _replace(path, wanted.encode())
+            self.finished = []
+            return State()
+        return state
 
     def _last(self) -> State:
         """Return the last line of the journal that the files bear out, and cut the journal behind it."""
@@ -208,6 +215,20 @@ def publish(corpus: Written) -> None:
             source.rename(target)
     _sync_folder(corpus.prefix.parent)
     shutil.rmtree(folder)
+
+
+def check_settings(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Raise InputError if the corpus that is begun in `folder` is not the one of `settings`."""
+    path = folder / _SETTINGS
+    try:
+        before = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        before = None
+    if before != json.loads(json.dumps(settings)):
+        what = "an unfinished corpus of other inputs, options or libraries is there"
+        hint = f"remove {folder}, or -o /another/prefix"
+        found = _difference(before, settings) if before else f"{path.name} is damaged"
+        raise InputError(Problem(str(folder), what, found, hint=hint))
 
 
 def is_sealed(corpus: Written) -> bool:

@@ -20,11 +20,31 @@ from corpora import inputs, manifest, tokenizers
 from corpora.blocks import LIST, Encoded, Rules
 from corpora.inputs import Block, End, File, Position
 from corpora.manifest import Input, Manifest
-from corpora.partial import TOKENS, Partial, State, Written, alone, is_sealed, publish, write_index
+from corpora.partial import (
+    DROPPED,
+    TOKENS,
+    Partial,
+    State,
+    Written,
+    alone,
+    check_settings,
+    is_sealed,
+    publish,
+    write_index,
+)
 from corpora.pool import Piece, Pool
 from launchers.rank_modules import rank_module
 
 _TERMINAL_S, _LINES_S = 0.5, 30.0  # between two words of progress
+
+
+_HINTS = {
+    LIST: "join the sentences of each document first: jq -c '.text |= join(\" \")'",
+    "broken JSON": "one object a line: jq -c . FILE; format=text, if it is plain text",
+    "invalid UTF-8": "iconv -f ENCODING -t UTF-8, if it is text of another encoding",
+    "empty": "other files",
+}
+"""What to try where no document is left, by the reason that most have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +70,16 @@ class Job:
             "longest_bytes": inputs.LONGEST_BYTES,
         }
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Return all that must be the same for an unfinished corpus to be gone on with."""
+        return {
+            "generator": manifest.GENERATOR,
+            "tokenizer": msgspec.to_builtins(self.tokenizer),
+            "options": self.options,
+            "inputs": [[file.path, file.form, file.size, file.mtime_ns] for file in self.files],
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -71,7 +101,9 @@ def make(job: Job) -> Outcome:
             if not is_sealed(corpus) and (there := corpus.there()):
                 return Outcome(_same(job, there))
             began, before = time.monotonic(), 0
-            if not is_sealed(corpus):
+            if is_sealed(corpus):
+                check_settings(corpus.partial, job.settings)
+            else:
                 before = _make(job, corpus)
             made = msgspec.json.decode((corpus.partial / "manifest.json").read_bytes(), type=Manifest)
             publish(corpus)
@@ -95,13 +127,7 @@ def _same(job: Job, there: list[Path]) -> Manifest:
 
 def _make(job: Job, corpus: Written) -> int:
     """Make all of a corpus but its final name. Return the tokens that an earlier call made."""
-    settings = {
-        "generator": manifest.GENERATOR,
-        "tokenizer": msgspec.to_builtins(job.tokenizer),
-        "options": job.options,
-        "inputs": [[file.path, file.form, file.size, file.mtime_ns] for file in job.files],
-    }
-    with Partial(corpus.partial, settings) as partial:
+    with Partial(corpus.partial, job.settings) as partial:
         before, progress = partial.state.tokens, _Progress(job, partial.state)
         if partial.state.input < len(job.files):
             with progress.stopped(), Pool(job.spec, job.rules, job.processes) as pool:
@@ -166,9 +192,10 @@ def _finish(job: Job, partial: Partial) -> Manifest:
         counts.update(one.dropped)
     if not state.tokens:
         why = some([f"{count:,} {reason}" for reason, count in counts.items()]) or "no document at all"
-        lists = "join the sentences of each document first: jq -c '.text |= join(\" \")'"
-        hint = lists if LIST in counts else "field=NAME, if the text is in another field"
-        raise InputError(Problem(str(job.prefix), "no document is left to make a corpus of", why, hint=hint))
+        most = max(counts, key=lambda reason: counts[reason], default="")
+        told = f"; each in {folder / DROPPED}" if counts else ""
+        hint = _HINTS.get(most, "field=NAME, if the text is in another field")
+        raise InputError(Problem(str(job.prefix), "no document is left to make a corpus of", f"{why}{told}", hint=hint))
     documents, digest = write_index(folder, job.rules.dtype)
     assert state.least is not None and state.largest is not None
     return Manifest(

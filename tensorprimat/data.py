@@ -113,10 +113,14 @@ def _inspection(prefix: str, arguments: Arguments) -> str:
     found = content.content_of(opened)
     sums = f"{facts['bin_sha256']} {facts['idx_sha256']}"
     facts = {"prefix": prefix, **facts, "fingerprint": hashlib.sha256(sums.encode()).hexdigest()}
+    is_of_manifest = f"{made.bin_sha256} {made.idx_sha256}" == sums if made else None
     if arguments.switches:
+        facts["is_of_manifest"] = is_of_manifest
         more = {"lengths": found.quantiles, "repeated_documents": found.repeated, "occurring_ids": found.occurring}
         return json.dumps({**facts, **more, "vocab_size": vocabulary}, indent=2)
     lines = [_INSPECTED.format(**facts, ids=facts["largest_id"] + 1)]
+    if is_of_manifest is False:
+        lines.append(f"manifest      {prefix}.json is of other files: tprimat data verify {prefix}")
     lines += content.text(found, opened, vocabulary, whose)
     if shown := arguments["show"]:
         lines += [why] if why else []

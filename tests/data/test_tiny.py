@@ -49,7 +49,7 @@ def test_it_is_made_once_and_needs_257_ids(tmp_path: Path) -> None:
 def test_recipes_say_what_is_published_and_what_is_unknown(capsys: pytest.CaptureFixture[str]) -> None:
     assert data.main(["recipes"]) == 0
     names = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]]
-    assert {"fineweb", "c4", "dolma-sample", "bookcorpus"} <= {*names}
+    assert {"fineweb", "c4", "dolma-sample", "dolma", "bookcorpus"} <= {*names}
     for name in names:
         assert data.main(["recipes", name]) == 0
         out = capsys.readouterr().out

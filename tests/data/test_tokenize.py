@@ -242,7 +242,11 @@ def test_verify_names_the_file_that_differs(
     assert tokenize(tokenizer, prefix, lines(tmp_path / "a.jsonl", texts(20))) == 0
     raw = bytearray(Path(f"{prefix}.bin").read_bytes())
     raw[7] ^= 1
+    assert data.main(["inspect", str(prefix)]) == 0
+    assert "is of other files" not in capsys.readouterr().out
     Path(f"{prefix}.bin").write_bytes(raw)
+    assert data.main(["inspect", str(prefix)]) == 0
+    assert f"{prefix}.json is of other files" in capsys.readouterr().out
     Path(f"{prefix}.idx").write_bytes(b"short")
     assert data.main(["verify", str(prefix)]) == 2
     error = capsys.readouterr().err
@@ -445,6 +449,34 @@ def test_an_unfinished_corpus_of_something_else_is_not_gone_on_with(
     assert "an unfinished corpus of other inputs, options or libraries is there" in error
     assert "options.append_eod: True, now False" in error
     assert tokenize(tokenizer, tmp_path / "c", source) == 0
+
+
+def test_a_sealed_corpus_of_something_else_is_not_given_another_name_for(
+    tokenizer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed between its last byte and its final name: only its own command moves it there."""
+    first, other = lines(tmp_path / "a.jsonl", texts(20)), lines(tmp_path / "b.jsonl", texts(9, seed=2))
+    monkeypatch.setattr(tokenize_text, "publish", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+    assert tokenize(tokenizer, tmp_path / "c", first) == 130
+    monkeypatch.undo()
+    capsys.readouterr()
+    assert tokenize(tokenizer, tmp_path / "c", other) == 2
+    assert "an unfinished corpus of other inputs" in capsys.readouterr().err
+    assert not [*tmp_path.glob("c.[bij]*")]
+    assert tokenize(tokenizer, tmp_path / "c", first) == 0
+
+
+def test_where_no_document_was_left_another_command_begins_anew(
+    tokenizer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, prefix = lines(tmp_path / "a.jsonl", texts(20)), tmp_path / "c"
+    assert tokenize(tokenizer, prefix, source, "field=nothing") == 2
+    told = capsys.readouterr().err
+    assert f"20 no such field; each in {prefix}.partial/dropped.jsonl" in told
+    assert len((tmp_path / "c.partial" / "dropped.jsonl").read_text().splitlines()) == 20
+    assert tokenize(tokenizer, prefix, source) == 0
+    assert tokenize(tokenizer, tmp_path / "calm", source) == 0
+    assert bytes_of(prefix) == bytes_of(tmp_path / "calm") and not (tmp_path / "c.dropped.jsonl").exists()
 
 
 def test_two_writers_of_one_corpus_are_refused(
