@@ -73,6 +73,10 @@ def open_corpus(prefix: str) -> Corpus:
     missing = [path.suffix for path in (binary, index) if not path.is_file()]
     if missing:
         attempt = prefix[:-4] if prefix.endswith((".bin", ".idx")) else "the path without .bin and .idx"
+        if Path(f"{prefix}.partial").is_dir():
+            attempt = "it is unfinished: the tprimat data tokenize that made PREFIX.partial goes on"
+        elif Path(prefix).exists() and not prefix.endswith((".bin", ".idx")):
+            attempt = f"of text: tprimat data tokenize {prefix} tokenizer=TOKENIZER -o PREFIX"
         raise Refused.of(prefix, "no corpus is here", f"no {' and no '.join(missing)}", "P.bin and P.idx", attempt)
     corpus = _read_index(prefix, index.read_bytes())
     size, expected = binary.stat().st_size, corpus.tokens * corpus.dtype.itemsize

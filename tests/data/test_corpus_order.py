@@ -86,6 +86,10 @@ def test_files_that_are_not_there(order: Any, make: Make, tmp_path: Path) -> Non
     assert "no corpus is here" in message and message.endswith(f"try: {prefix}")
     (tmp_path / "c.idx").unlink()
     assert "found: no .idx" in refusal(order, prefix)
+    (tmp_path / "text.jsonl").write_text("{}", encoding="utf-8")
+    assert f"tprimat data tokenize {tmp_path}/text.jsonl" in refusal(order, f"{tmp_path}/text.jsonl")
+    (tmp_path / "begun.partial").mkdir()
+    assert "it is unfinished" in refusal(order, f"{tmp_path}/begun")
 
 
 def test_a_bin_of_another_size_than_the_idx_says(order: Any, make: Make) -> None:
