@@ -100,7 +100,7 @@ def build(spec: Spec) -> Coder:
     return made[spec.kind](spec)
 
 
-def _joined(texts: Iterable[Sequence[int]]) -> tuple[NDArray[Any], NDArray[Any]]:
+def _joined(texts: Iterable[list[int]]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return what Coder.encode does, of the ids of each text."""
     from array import array
 
@@ -108,7 +108,7 @@ def _joined(texts: Iterable[Sequence[int]]) -> tuple[NDArray[Any], NDArray[Any]]
 
     tokens, lengths = array("i"), array("i")
     for ids in texts:
-        tokens.extend(ids)
+        tokens.fromlist(ids)  # half the time of extend
         lengths.append(len(ids))
     return np.array(tokens, np.int32), np.array(lengths, np.int32)
 
