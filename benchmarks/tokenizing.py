@@ -34,7 +34,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 TOOLS = ("ours", "plain", "datatrove", "megatron", "ours, gigatoken", "megatron, fast")
 _SET_CHILD_SUBREAPER = 36
-"""Of Linux' prctl: orphans of ours become ours again."""
+"""A number of prctl of Linux: orphans of ours become ours again."""
 CORES = len(os.sched_getaffinity(0))
 PLAIN = """
 import json, sys

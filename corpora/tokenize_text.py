@@ -44,7 +44,7 @@ _HINTS = {
     "invalid UTF-8": "iconv -f ENCODING -t UTF-8, if it is text of another encoding",
     "empty": "other files",
 }
-"""What to try where no document is left, by the reason that most have."""
+"""By the reason that most documents were dropped for, the attempt that is proposed where none is left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
