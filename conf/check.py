@@ -243,7 +243,8 @@ def _schedule(r: Request, s: Sizes) -> Iterator[Problem]:
         yield wrong(r, "optimizer.lr_decay_style", what, "cosine")
     if r.optimizer.lr_warmup_iters >= end:
         what = "the warm-up must end before the iterations and the decay do"
-        yield wrong(r, "optimizer.lr_warmup_iters", what, f"0 to {end - 1}")
+        hint = f"optimizer.lr_warmup_iters={end // 10}, or more training.train_iters"
+        yield wrong(r, "optimizer.lr_warmup_iters", what, f"0 to {end - 1}", hint)
     if 0 < r.optimizer.lr <= r.optimizer.min_lr:
         what = "must be below optimizer.lr, or nothing decays"
         yield wrong(r, "optimizer.min_lr", what, f"at least 0 and below {r.optimizer.lr:g}")

@@ -39,8 +39,9 @@ def plan_text(e: Experiment, p: Plan, rehearsed: Scope, complete: bool, commit: 
     rows += [("shrunk", f"{name}: {one['asked']}, here {one['ran']}") for name, one in rehearsed.shrunk.items()]
     rows += [("not rehearsed", f"{name}: {why}") for name, why in rehearsed.not_rehearsed.items()]
     rows += [("not looked up", text) for text in _not_looked_up(e)]
-    rows += [("refused", f"{problem.where}: {problem.what}") for problem in slurm.problems(e)]
-    rows += [("not here", f"{problem.where}: {problem.what}") for problem in preflight.problems(e)]
+    refused = [*slurm.problems(e), *kubernetes.problems(e)]
+    rows += [("refused", f"{problem.where}: {problem.what}") for problem in refused]
+    rows += [("not here", f"{one.where}: {one.what}") for one in preflight.problems(e) if one not in refused]
     rows += _variables_and_reasons(p) if complete else _variables(e, p)
     rows += [("passed on", listed(p.forward_env))] if p.forward_env else []
     rows += [("taken away", f"{name} of this shell, which would steer torchrun") for name in taken(p, os.environ)]
@@ -50,9 +51,9 @@ def plan_text(e: Experiment, p: Plan, rehearsed: Scope, complete: bool, commit: 
     texts = [summary(e), *(f"{label:<{COLUMN}}{text}" for label, text in rows)]
     if complete:
         texts += [f"--- {name}\n{text.rstrip()}" for name, text in sorted(p.files.items())]
-    if e.cluster.job is not None and not list(slurm.problems(e)):
+    if e.cluster.job is not None and not refused:
         texts.append(f"--- {slurm.JOB} (bundle=DIR leaves it)\n{slurm.job_sh(e).rstrip()}")
-    if e.cluster.kubernetes is not None and not list(kubernetes.problems(e)):
+    if e.cluster.kubernetes is not None and not refused:
         shown = kubernetes.text(*kubernetes.jobs(e, {"run.sh": "run.sh"}))
         texts.append(
             f"--- {kubernetes.file_of(e)} (bundle=DIR leaves it, with all files of the bundle)\n{shown.rstrip()}"

@@ -27,7 +27,7 @@ def overrides(model: str, hardware: str, precision: str, release: str) -> tuple[
         *("platform=amd", "framework=primus", f"framework.release={release}"),
         *(f"model={model}", f"hardware={hardware}", f"precision={precision}", f"nodes={gpus // 8}", *layout),
         *("cluster.master_addr=head", "cluster.master_port=29500", "cluster.node_rank=0"),
-        *("framework.checkout=/workspace/Primus", "framework.cache=/cache/primus"),
+        *("framework.checkout=/workspace/Primus", "framework.cache=/cache/primus", "framework.python=null"),
     )
 
 
