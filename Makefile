@@ -16,7 +16,7 @@ VENV := .venv
 PIP := $(VENV)/bin/python -m pip
 INDEXES := $(if $(INDEX),--index-url $(INDEX)) $(if $(EXTRA_INDEX),--extra-index-url $(EXTRA_INDEX))
 
-.PHONY: help install demo gpu-day test quick drills npm lock licences test-layouts test-slurm drills-slurm test-wheel docs test-nvidia rehearse nemo bridge bridge-recipes stacks test-stacks wide-stacks submitit check wheel clean
+.PHONY: help install demo gpu-day test quick drills npm lock licences test-layouts test-slurm drills-slurm test-wheel docs test-nvidia rehearse nemo bridge bridge-recipes stacks torchtitan-0.3.0 test-stacks wide-stacks submitit check wheel clean
 help:
 	@echo "make demo     train a small Llama under two layouts, three times each, and compare them (MODEL=moe_tiny: a MoE; DATA=tiny: on English)"
 	@echo "make gpu-day  everything that only a GPU shows, on one GPU in half an hour (TINY=1: rehearsed on this CPU), in ./gpu-day"
@@ -34,7 +34,7 @@ help:
 	@echo "make bridge   .venv-bridge with Megatron-Bridge 0.3.1, on top of .venv-nemo"
 	@echo "make bridge-recipes  .venv-bridge-recipes, which builds the recipes of a checkout of Megatron-Bridge 0.6.0 (tprimat recipes import)"
 	@echo "make submitit .venv-submitit with hydra-submitit-launcher, for docs/tutorials/sweep.py (after it make test-slurm tries it)"
-	@echo "make stacks   .venv-stacks with Hugging Face's Trainer and DeepSpeed, .venv-torchtitan with TorchTitan"
+	@echo "make stacks   .venv-stacks with Hugging Face's Trainer and DeepSpeed, .venv-torchtitan with TorchTitan 0.2.2;  make torchtitan-0.3.0: .venv-torchtitan-0.3.0"
 	@echo "make test-stacks  they train on this CPU as the embedded engine does (installs 480 MB);  make wide-stacks: in every case, a quarter of an hour"
 	@echo "make lock     requirements/lock*.txt renewed: the newest packages that fit, with hashes;  make licences: those installed, by licence"
 	@echo "make check    ruff, mypy, shellcheck, shfmt"
@@ -172,13 +172,18 @@ STACKS := .venv-stacks/.installed .venv-torchtitan/.installed
 # hydra-submitit-launcher, for docs/tutorials/sweep.py and its test
 SUBMITIT := .venv-submitit/.installed
 
-$(STACKS) $(SUBMITIT): .venv-%/.installed: $(VENV)/.embedded requirements/%.txt
+# TorchTitan 0.3.0, which none of CI's tests needs
+TITAN_030 := .venv-torchtitan-0.3.0/.installed
+
+$(STACKS) $(SUBMITIT) $(TITAN_030): .venv-%/.installed: $(VENV)/.embedded requirements/%.txt
 	$(PYTHON) -m venv .venv-$*
 	$(VENV)/bin/python $(SITE) > "$$(.venv-$*/bin/python $(SITE))/embedded.pth"
 	.venv-$*/bin/python -m pip install --quiet $(INDEXES) -r requirements/$*.txt
 	@touch $@
 
 stacks: $(STACKS)
+
+torchtitan-0.3.0: $(TITAN_030)
 
 submitit: $(SUBMITIT)
 
@@ -189,7 +194,7 @@ test-stacks: $(VENV)/.dev
 	$(STACKS_PYTEST) -m 'stacks and not wide'
 
 wide-stacks: $(VENV)/.dev
-	-$(MAKE) stacks
+	-$(MAKE) stacks torchtitan-0.3.0
 	$(STACKS_PYTEST) -m stacks
 
 # where the packages cannot be had, the tests are skipped by name
@@ -213,4 +218,4 @@ wheel: $(VENV)/.dev
 	$(PIP) wheel --quiet --no-deps --wheel-dir dist $(INDEXES) .
 
 clean:
-	rm -rf $(VENV) $(NEMO) $(BRIDGE) $(BRIDGE_RECIPES) $(dir $(STACKS) $(SUBMITIT)) dist site
+	rm -rf $(VENV) $(NEMO) $(BRIDGE) $(BRIDGE_RECIPES) $(dir $(STACKS) $(SUBMITIT) $(TITAN_030)) dist site

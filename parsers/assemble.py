@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import fields, replace
 
 from conf.errors import closest
-from conf.vocabulary import vocabulary
+from conf.vocabulary import switched_off, vocabulary
 from parsers.megatron_dump import other_layers
 from parsers.outcome import Outcome
 from parsers.record import Declaration, Difference, Reading, Record
@@ -141,8 +141,10 @@ def _corpus(requested: Mapping[str, Any], effective: Mapping[str, Reading]) -> d
 
 
 def differences(requested: Mapping[str, Any], effective: Mapping[str, Reading]) -> tuple[Difference, ...]:
-    """Return the settings that request and run both state, and state differently."""
-    both = ((name, wanted, effective[name].value) for name, wanted in requested.items() if name in effective)
+    """Return the settings that request and run both state, and state differently; not those that have no effect."""
+    off = {*switched_off({name: reading.value for name, reading in effective.items()})}
+    stated = {name: wanted for name, wanted in requested.items() if name in effective and name not in off}
+    both = ((name, wanted, effective[name].value) for name, wanted in stated.items())
     return tuple(Difference(*one) for one in both if one[1] is not one[2] and not _agree(*one))
 
 

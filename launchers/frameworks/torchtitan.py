@@ -1,4 +1,4 @@
-"""framework=torchtitan: TorchTitan's own Trainer (launchers/ranks/torchtitan_ranks.py). Releases 0.2."""
+"""framework=torchtitan: TorchTitan's own Trainer (launchers/ranks/torchtitan_ranks.py). Releases 0.2 and 0.3."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 from conf.check import wrong
 from conf.errors import Problem
 from conf.resolve import Declared, Experiment
-from launchers.plain import Plain
+from launchers.attribute_settings import options
+from launchers.plain import RANKS, Plain
 
 OURS = "tprimat"
 """The name under which TorchTitan knows what we give it, as launchers/ranks/torchtitan_ranks.py has it."""
@@ -16,6 +17,8 @@ OURS = "tprimat"
 
 RELEASE = "0.2.2"
 """The release whose JobConfig is written; rocm/primus:v26.5 has it, too."""
+NEW = "0.3.0"
+"""The release whose configuration is Python (launchers/ranks/torchtitan_030_ranks.py)."""
 
 
 class TorchTitan(Plain):
@@ -25,8 +28,14 @@ class TorchTitan(Plain):
     takes_options = True  # of JobConfig
     no_fp8 = "its fp8 (torchao's) is a vendor's recipe's alone here: nothing has been held against its losses"
 
+    def program(self, e: Experiment) -> str:
+        """See Plain."""
+        return str(RANKS / "torchtitan_030_ranks.py") if _is_new(e) else super().program(e)
+
     def arguments(self, e: Experiment) -> dict[str, Any]:
         """See Plain: with what is written of every run. No default decides a comparison."""
+        if _is_new(e):  # its configuration is Python, made in the ranks
+            return {"arguments": {}, "names": {}}
         made = super().arguments(e)
         optimizer = e.optimizer
         always = {
@@ -49,7 +58,7 @@ class TorchTitan(Plain):
         why = "FSDP2 gathers a layer's parameters while the one before computes, wherever they are sharded"
         yield Declared("overlap_param_gather", _is_sharded(e), why)
         yield Declared("max_position_embeddings", e.training.seq_length, "TorchTitan computes RoPE for the sequence")
-        if e.precision.params_dtype == "bfloat16" and not _is_sharded(e):
+        if e.precision.params_dtype == "bfloat16" and not _is_sharded(e) and not _is_new(e):
             why = "without FSDP2 TorchTitan's bf16 is autocast over fp32 weights"
             yield Declared("enable_autocast", True, why)
 
@@ -57,7 +66,7 @@ class TorchTitan(Plain):
         """See Framework."""
         yield from super().refusals(e)
         yield from _release_refused(e)
-        yield from _layout_refused(e)
+        yield from _new_refused(e) if _is_new(e) else _layout_refused(e)
         model = e.model
         if model.add_qkv_bias:
             what = "TorchTitan's models have no biases of queries, keys and values"
@@ -85,14 +94,41 @@ def _is_sharded(e: Experiment) -> bool:
 def _release_refused(e: Experiment) -> Iterator[Problem]:
     """Yield a release whose configuration is not written here. Below Primus the release is that of Primus."""
     release = e.framework.release or RELEASE
-    if e.framework.backend is None and release != RELEASE:
+    if e.framework.backend is None and release not in (RELEASE, NEW):
         what = "is a release of TorchTitan that is not written here"
-        if release.startswith("0.3"):
+        yield wrong(e, "framework.release", what, f"{RELEASE}, {NEW}")
+
+
+def _is_new(e: Experiment) -> bool:
+    """Return whether it is the release whose configuration is Python."""
+    return e.framework.backend is None and e.framework.release == NEW
+
+
+def _new_refused(e: Experiment) -> Iterator[Problem]:
+    """Yield what this release is not given here."""
+    for name, value in options(e).items():
+        what = "TorchTitan 0.3 is configured in Python, by the program in the ranks"
+        if "spmd_backend" in name:
             what = (
-                "TorchTitan 0.3 needs a torch newer than 2.13: there its FSDP and pipelines do not start, and with "
-                "full_dtensor it prints as many times the loss as there are data parallel ranks"
+                "it is partial_dtensor: spmd_types needs a torch newer than 2.13, and full_dtensor prints as many "
+                "times the loss there as there are data parallel ranks (since then removed: "
+                "github.com/pytorch/torchtitan/pull/4217)"
             )
-        yield wrong(e, "framework.release", what, RELEASE)
+        yield Problem(f"framework.options.{name}", what, str(value), "none", f"framework.release={RELEASE} takes them")
+    layout, model = e.layout, e.model
+    if layout.pipeline_model_parallel_size > 1:
+        what = "TorchTitan 0.3's pipelines need a torch newer than 2.13, and none is here to try them on"
+        yield wrong(e, "layout.pipeline_model_parallel_size", what, "1")
+    if layout.context_parallel_size > 1:
+        what = "TorchTitan 0.3 has context parallelism for other attention than is written here"
+        yield wrong(e, "layout.context_parallel_size", what, "1", f"framework.release={RELEASE} on GPUs")
+    if layout.tensor_model_parallel_size > 1 and not layout.sequence_parallel:
+        what = "TorchTitan always cuts the sequence with tensor parallelism"
+        yield wrong(e, "layout.sequence_parallel", what, "true")
+    if model.qk_layernorm or not model.untie_embeddings_and_output_weights:
+        key = "qk_layernorm" if model.qk_layernorm else "untie_embeddings_and_output_weights"
+        what = "TorchTitan 0.3's Llama alone is written here"
+        yield wrong(e, f"model.{key}", what, str(key[0] == "u").lower(), f"framework.release={RELEASE}")
 
 
 def _layout_refused(e: Experiment) -> Iterator[Problem]:

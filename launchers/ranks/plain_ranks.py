@@ -279,7 +279,7 @@ def effective(
     its program has read off its objects. Optimizer, schedule and batches are read here; what is left is always so
     with these stacks, or of the request, which alone keeps it."""
     rates = SimpleNamespace(
-        max_lr=optimizer.defaults["lr"],
+        max_lr=optimizer.param_groups[0]["initial_lr"],  # the schedule's; an optimizer's default may be another
         min_lr=rate(s, s.lr_decay_iters),
         lr_warmup_steps=s.lr_warmup_iters,
         init_lr=rate(s, 0),

@@ -9,35 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from plain_llama import LLAMA3
 from plain_ranks import Settings, apart, together
-from torch.distributed.tensor import DTensor, distribute_tensor
 from torchtitan.models.llama3.infra.parallelize import parallelize_llama
 from torchtitan.models.llama3.model.args import RoPEScalingArgs, TransformerModelArgs
 from torchtitan.models.llama3.model.model import Transformer
 from torchtitan.models.qwen3.infra.parallelize import parallelize_qwen3
 from torchtitan.models.qwen3.model.args import Qwen3ModelArgs
 from torchtitan.models.qwen3.model.model import Qwen3Model
-
-NAMES = {
-    "embedding": "tok_embeddings",
-    "output": "output",
-    "layer": "layers",
-    **{part: f"attention.w{part}" for part in ("q", "k", "v")},
-    "proj": "attention.wo",
-    "gate": "feed_forward.w1",
-    "up": "feed_forward.w3",
-    "down": "feed_forward.w2",
-    "input_norm": "attention_norm",
-    "mlp_norm": "ffn_norm",
-    "final_norm": "norm",
-    **{f"{part}_norm": f"attention.{part}_norm" for part in ("q", "k")},
-}
-"""The modules of TorchTitan's models (plain_ranks.apart, together)."""
-_WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.")
+from torchtitan_names import NAMES, adjacent, plain_name, put
 
 
 def is_llama(s: Settings) -> bool:
@@ -82,20 +64,6 @@ def model_class(s: Settings) -> type:
     return Model
 
 
-def plain_name(name: str) -> str:
-    """Return the name of a parameter without what activation checkpointing and torch.compile wrap around its module."""
-    for wrapper in _WRAPPERS:
-        name = name.replace(wrapper, "")
-    return name
-
-
-def put(parameter: torch.Tensor, full: torch.Tensor) -> None:
-    """Copy the complete tensor, which every rank has, into the part of it that a rank holds."""
-    if isinstance(parameter, DTensor):
-        full = distribute_tensor(full, parameter.device_mesh, parameter.placements, src_data_rank=None)
-    parameter.copy_(full)
-
-
 def weights(s: Settings) -> Iterator[tuple[str, NDArray[Any]]]:
     """Yield the first value of each matrix by TorchTitan's name: rows of queries and keys as its RoPE pairs them."""
     for name, values in apart(s, NAMES):
@@ -117,13 +85,6 @@ def named(s: Settings, tensors: Mapping[str, torch.Tensor]) -> Iterator[tuple[st
         halves = tensor.reshape(heads, -1, 2, tensor.shape[1]).transpose(1, 2) if heads else tensor
         whole[plain_name(name)] = halves.reshape(tensor.shape)
     return together(s, NAMES, whole)
-
-
-def adjacent(rows: NDArray[Any], heads: int) -> NDArray[Any]:
-    """Return rows [heads × head size, hidden] with each element beside the one that is half a head on, which RoPE turns
-    together with it (torchtitan/models/llama3/model/state_dict_adapter.py, _permute)."""
-    halves = rows.reshape(heads, 2, -1, rows.shape[1])
-    return np.ascontiguousarray(halves.swapaxes(1, 2).reshape(rows.shape))
 
 
 def parallelize(s: Settings) -> Any:

@@ -55,7 +55,10 @@ def train(s: Settings) -> str | None:
     register(s, samples, reporter)
     plain_ranks.print_facts(s.seed, framework_version=release())
     trainer = Stopping(job)
-    readings = watched(trainer, s)
+    import torchtitan_model
+
+    objects = {"JobConfig": trainer.job_config, "ModelArgs": trainer.model_parts[0].model_args}
+    readings = watched(trainer, s, torchtitan_model.named, objects)
     trainer.train()
     readings.finish(reporter.effective)
     trainer.close()
@@ -67,16 +70,15 @@ def release() -> str:
     return installed("torchtitan")["torchtitan"] or "unknown"
 
 
-def watched(trainer: Any, s: Settings) -> Readings:
-    """Return what reads a rehearsal of this trainer from now on."""
-    import torchtitan_model
+def watched(trainer: Any, s: Settings, named: Any, objects: dict[str, Any]) -> Readings:
+    """Return what reads a rehearsal of this trainer from now on. named: as of plain_readings.Source, with the settings
+    before it; objects: as of Readings.begin."""
     from torchtitan.distributed import utils
 
     readings, model, dims = Readings(), trainer.model_parts[0], trainer.parallel_dims
     readings.watch(model, s.seq_length, s.num_layers)
     decays = {k: v for one in trainer.optimizers.optimizers for k, v in decays_of(one).items()}
-    objects = {"JobConfig": trainer.job_config, "ModelArgs": model.model_args}
-    source, rank = Source(model, lambda tensors: torchtitan_model.named(s, tensors)), dist.get_rank()
+    source, rank = Source(model, lambda tensors: named(s, tensors)), dist.get_rank()
     readings.begin(source, objects, decays, tensor=rank % dims.tp, data=rank // dims.tp)
     clip = utils.clip_grad_norm_
 

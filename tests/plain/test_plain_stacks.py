@@ -58,8 +58,8 @@ def launched(stack: str, folder: Path, *words: str, python: bool = True) -> tupl
     return done.returncode, done.stdout + done.stderr
 
 
-def trained(stack: str, folder: Path, *words: str) -> Record:
-    code, text = launched(stack, folder, *SHORT, *words)
+def trained(stack: str, folder: Path, *words: str, python: bool = True) -> Record:
+    code, text = launched(stack, folder, *SHORT, *words, python=python)
     assert code == 0, text
     return read(next((folder / stack).glob("*/run.json")).parent)
 
@@ -82,9 +82,9 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
     return Engine(tmp_path_factory.mktemp("engine"), {})
 
 
-def assert_the_same(stack: str, case: str, engine: Engine, folder: Path) -> None:
+def assert_the_same(stack: str, case: str, engine: Engine, folder: Path, *release: str) -> None:
     """Hold a stack to the engine: settings as requested or declared, rates equal, losses and norms within rounding."""
-    ours, theirs = engine.run(case), trained(stack, folder, *CASES[case])
+    ours, theirs = engine.run(case), trained(stack, folder, *CASES[case], *release, python=not release)
     assert theirs.status == "completed"
     declared = {entry.key for entry in theirs.declared}
     assert [str(one) for one in theirs.differences if one.setting not in declared] == []
@@ -171,8 +171,42 @@ def test_torchtitan_trains_as_the_engine_does(stack: str, case: str, engine: Eng
     assert_the_same(stack, case, engine, tmp_path)
 
 
+NEW = Path(os.environ.get("TORCHTITAN_030_PYTHON", ROOT / ".venv-torchtitan-0.3.0/bin/python"))
+TITAN_030 = {
+    "fp32 2 ranks": CASES["fp32 2 ranks"],
+    "fp32 TP2": TITAN["fp32 TP2"],
+    "fp32 2 × 2 ranks": HYBRID,
+    "fp32 2 ranks, replicas, scaled RoPE, recomputed": (
+        *("gpus_per_node=2", "training.use_distributed_optimizer=false", *PARTS[2:4], *PARTS[5:]),
+    ),
+    "bf16 2 ranks": TITAN["bf16 2 ranks"],
+}
+
+
+@pytest.mark.stacks
+@pytest.mark.wide
+@pytest.mark.parametrize("case", TITAN_030)
+def test_torchtitan_030_trains_as_the_engine_does(case: str, engine: Engine, tmp_path: Path) -> None:
+    if not NEW.exists():
+        pytest.skip(f"TorchTitan 0.3.0 is not installed: make torchtitan-0.3.0 ({NEW})")
+    CASES.setdefault(case, TITAN_030[case])
+    release = ("framework.release=0.3.0", f"framework.python={NEW}")
+    assert_the_same("torchtitan", case, engine, tmp_path, *release)
+
+
 REFUSED = {
-    "TorchTitan 0.3 needs a torch newer than 2.13": ("gpus_per_node=1", "framework.release=0.3.0"),
+    "TorchTitan 0.3's pipelines": (
+        "gpus_per_node=2",
+        "framework.release=0.3.0",
+        "layout.pipeline_model_parallel_size=2",
+    ),
+    "pull/4217": (
+        "gpus_per_node=2",
+        "framework.release=0.3.0",
+        "+framework.options.parallelism.spmd_backend=full_dtensor",
+    ),
+    "is configured in Python": ("gpus_per_node=2", "framework.release=0.3.0", "+framework.options.compile.enable=true"),
+    "0.3's Llama alone": ("gpus_per_node=2", "framework.release=0.3.0", "model.qk_layernorm=true"),
     "a release of TorchTitan that is not written": ("gpus_per_node=1", "framework.release=0.1.0"),
     "pull/2323": ("gpus_per_node=2", "training.use_distributed_optimizer=false"),
     "issues/2972": ("gpus_per_node=2", "layout.pipeline_model_parallel_size=2"),
