@@ -32,7 +32,7 @@ def problems(e: Experiment) -> list[Problem]:
         hint = "dry_run=true shows the command; start it on each node with NODE_RANK and MASTER_ADDR set"
         found.append(wrong(e, "nodes", what, "1", hint))
     if e.cluster.container == "none":  # what an image holds, nobody can see from here
-        found += _packages(e)
+        found += [*_packages(e), *_tokenizer_library(e)]
     if framework.takes_environment:
         found += variables.conflicts(e, os.environ)
     return [*found, *_data(e), *framework.preflight(e)]
@@ -90,6 +90,23 @@ def _packages(e: Experiment) -> Iterator[Problem]:
     if missing := [name for name in missing if not is_module(name, python)]:
         what = f"{' and '.join(missing)} missing in {python or sys.executable}"
         yield Problem("framework", what, hint=e.framework.install)
+
+
+def _tokenizer_library(e: Experiment) -> Iterator[Problem]:
+    """Yield the problem of a stack that lacks the library of data.tokenizer: it would end for want of a name."""
+    if not e.data.tokenizer or not framework_of(e.framework.name).opens_tokenizers:
+        return
+    files, python = rank_module("tokenizer_files"), e.framework.python or sys.executable
+    library = files.LIBRARIES[files.kind_by_name(e.data.tokenizer)]
+    if not is_module(library, python):
+        what = f"{library} is missing in {python}, and {e.framework.label} opens the tokenizer by it"
+        yield Problem("data.tokenizer", what, e.data.tokenizer, hint=f"{python} -m pip install {library}")
+
+
+def rehearsal_problems(e: Experiment) -> Iterator[Problem]:
+    """Yield what keeps a rehearsal from running on this machine."""
+    yield from other_release(e)
+    yield from _tokenizer_library(e)
 
 
 def other_release(e: Experiment) -> Iterator[Problem]:

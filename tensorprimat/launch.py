@@ -161,7 +161,9 @@ def _check(requested: Sequence[Experiment], host: Host) -> None:
     where_to = {e.cluster.job is None for e in requested}
     if len(where_to) > 1:
         raise ConfigError(Problem("cluster", "one launch runs here or as jobs", hint="a launch for each cluster"))
-    problems = [p for e in requested for p in (preflight.other_release(e) if e.rehearse else preflight.problems(e))]
+    problems = [
+        p for e in requested for p in (preflight.rehearsal_problems(e) if e.rehearse else preflight.problems(e))
+    ]
     problems = problems or [p for e in checked for p in too_large(e)]
     problems = problems or [p for e in checked for p in target_problems(e, make_plan(e, host))]
     if problems:

@@ -25,6 +25,7 @@ class Framework:
     of variables that it needs on any machine. vendors: whose devices it runs on, None among them: on a CPU, too; None:
     on any. own_stand_in: it does without an accelerator by itself where it is rehearsed: nothing is put in front.
     own_probe: its program is ours, and reads itself back: nothing is put in front for that either.
+    opens_tokenizers: it opens data.tokenizer itself, by the library of its kind.
     settled_there: what of its bundle is settled where that runs. goes_on: its ranks save and end where the file that
     TPRIMAT_STOP names is there, and go on from checkpoints/.
     recipe_trees: files of the source tree that the vendor's recipes are read from, one a layout of it, by which that
@@ -37,6 +38,7 @@ class Framework:
     vendors: tuple[str | None, ...] | None = None
     own_stand_in: bool = False
     own_probe: bool = False
+    opens_tokenizers: bool = False
     settled_there: str = ""
     goes_on: bool = False
     recipe_trees: tuple[str, ...] = ()

@@ -21,6 +21,7 @@ from launchers.nvidia import RANKS, RecipeStack
 
 class MegatronBridge(RecipeStack):
     name = "megatron_bridge"
+    opens_tokenizers = True
     program = RANKS / "bridge_ranks.py"
     checkouts = "BRIDGE_PATH"
     recipe_trees = bridge_recipes.TREES

@@ -37,6 +37,7 @@ _TIMEOUT_S = 1800
 
 class Nemo(RecipeStack):
     name = "nemo"
+    opens_tokenizers = True
     program = RANKS / "nemo_ranks.py"
     checkouts = "NEMO_PATH"
     lists_on_one_line = True  # one entry a layer is no reading matter

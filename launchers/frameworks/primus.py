@@ -49,6 +49,7 @@ REHEARSAL = "rehearsal"  # the folder in a bundle that run.sh puts in front of P
 
 class Primus(Framework):
     name = "primus"
+    opens_tokenizers = True
     vendors = ("amd",)
     takes_options = True
     settled_there = "iterations, nodes and GPUs"

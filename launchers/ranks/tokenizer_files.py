@@ -27,6 +27,8 @@ FILES = (
 KINDS = ("huggingface", "sentencepiece", "tiktoken")
 MEGATRON_TYPES = dict(zip(KINDS, ("HuggingFaceTokenizer", "SentencePieceTokenizer", "TikTokenizer"), strict=True))
 """Megatron's names of them, its --tokenizer-type."""
+LIBRARIES = dict(zip(KINDS, ("transformers", "sentencepiece", "tiktoken"), strict=True))
+"""By which stacks open each."""
 
 
 def kind_of(path: str | Path) -> str:

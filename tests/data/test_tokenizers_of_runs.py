@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from conf import load_experiment
+from launchers import preflight
 from tensorprimat import data
 from tensorprimat.launch import main as launch
 
@@ -220,6 +222,25 @@ def test_a_folder_may_hold_the_tokenizer_of_a_corpus_that_its_file_alone_made(
     words = (*RUN, f"data={prefix}", f"runs_dir={tmp_path / 'runs'}", "dry_run=true")
     assert launch([*words, f"data.tokenizer={own}"]) == 0
     assert "was made with another tokenizer" in refused(capsys, tmp_path, prefix, f"data.tokenizer={padded}")
+
+
+@pytest.mark.parametrize("framework", ["nemo", "megatron_bridge", "primus"])
+def test_a_stack_without_the_library_of_the_tokenizer_is_refused(
+    framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True)
+    monkeypatch.setenv("PRIMUS_PATH", str(tmp_path))
+    words = [f"framework={framework}", f"framework.python={tmp_path}/bare/bin/python", "rehearse=train", "model=llama"]
+    words += [f"data={tmp_path}/c", "framework.release=v26.5" if framework == "primus" else "name=t"]
+
+    def told(tokenizer: str) -> str:
+        return " ".join(map(str, preflight.rehearsal_problems(load_experiment(*words, f"data.tokenizer={tokenizer}"))))
+
+    assert "tiktoken is missing" in told("/c/own.json") and "pip install tiktoken" in told("/c/own.json")
+    assert "sentencepiece is missing" in told("/c/own.model")
+    assert "transformers is missing" in told("/c/own")
+    ours = [word for word in words if "framework" not in word]
+    assert not [*preflight.rehearsal_problems(load_experiment(*ours, "framework=megatron", "data.tokenizer=/c/own"))]
 
 
 @pytest.mark.engine
