@@ -88,20 +88,31 @@ def _size(path: Path) -> int | None:
         raise InputError(Problem(str(path), "cannot be read", str(error))) from error
 
 
-def _not_as_written(path: Path, written: StepsFile) -> Problem:
-    """Return the problem of steps that are not those of the run.json beside them, and how many there are."""
+def _not_as_written(path: Path, written: StepsFile, there: str = "") -> Problem:
+    """Return the problem of steps that are not those of the run.json beside them. there: what they are instead; else
+    how many lines there are."""
+    what = f"is not as {RUN_FILE} beside it was written: it may be cut, or of another run"
+    hint = f"copy the run again, complete; or make the record anew: {program('parse')} LOG -o DIR"
+    return Problem(str(path), what, there or _lines_there(path, written), _stated(written), hint)
+
+
+def _lines_there(path: Path, written: StepsFile) -> str:
     try:
         lines = [line for line in _bytes(path).split(b"\n") if line]
     except FileNotFoundError:
-        there = "it is missing"
+        return "it is missing"
     except OSError as error:
-        there = str(error.strerror)
-    else:
-        there = f"{len(lines):,} lines" if len(lines) != written.count else "as many lines, and other bytes"
-    what = f"is not as {RUN_FILE} beside it was written: it may be cut, or of another run"
-    at = f", {written.first} to {written.last}" if written.count else ""
-    hint = f"copy the run again, complete; or make the record anew: {program('parse')} LOG -o DIR"
-    return Problem(str(path), what, there, f"{written.count:,} steps{at}", hint)
+        return str(error.strerror)
+    return f"{len(lines):,} lines" if len(lines) != written.count else "as many lines, and other bytes"
+
+
+def _stated(written: StepsFile) -> str:
+    return _counted(written.count, written.first, written.last) if written.count else _counted(0)
+
+
+def _counted(count: int, *ends: int | None) -> str:
+    """Return how many steps there are, and where they begin and end."""
+    return f"{count:,} steps" + (f", {ends[0]} to {ends[-1]}" if ends else "")
 
 
 _RECORDS = msgspec.json.Decoder(RunFile)
@@ -199,6 +210,8 @@ def read_steps(path: Path, written: StepsFile | None = None) -> Sequence[Step]:
         what = f"step {at[place]} after step {at[place - 1]}: steps ascend"
         hint = f"make the record anew: {program('parse')} LOG -o DIR"
         raise InputError(Problem(f"{path}:{line}", what, hint=hint))
+    if written is not None and (own := _counted(len(at), *at[:1], *at[-1:])) != _stated(written):
+        raise InputError(_not_as_written(path, written, own))
     return tuple(steps)
 
 

@@ -306,3 +306,19 @@ def test_a_pipe_or_a_device_in_place_of_a_file_is_refused(name: str, tmp_path: P
         make(tmp_path / name)
         with pytest.raises(InputError, match="no regular file"):
             read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("field", "said"), [("count", "2 steps, 0 to 2"), ("first", "3 steps, 1 to 2"), ("last", "3 steps, 0 to 9")]
+)
+def test_steps_that_are_not_as_many_as_the_record_states_are_not_read(field: str, said: str, tmp_path: Path) -> None:
+    """The hash may agree: whoever wrote the record stated something else."""
+    steps = tuple(Step(step=i, line=i + 1, iteration=None) for i in range(3))
+    write(Record(id="a", name="a", provenance="measured", status="completed", steps=steps), tmp_path)
+    path = tmp_path / "run.json"
+    entry = json.loads(path.read_text(encoding="utf-8"))
+    entry["steps_file"][field] = {"count": 2, "first": 1, "last": 9}[field]
+    path.write_text(json.dumps(entry), encoding="utf-8")
+    with pytest.raises(InputError, match="is not as") as refused:
+        read(tmp_path)
+    assert said in str(refused.value) and "3 steps, 0 to 2" in str(refused.value)
