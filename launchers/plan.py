@@ -17,9 +17,11 @@ STEERING = (
     "PET_[A-Za-z0-9_]+|TORCH_?ELASTIC_[A-Za-z0-9_]+|ROLE_[A-Za-z0-9_]+|TPRIMAT_[A-Za-z0-9_]+"
     "|(LOCAL_|GROUP_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|NNODES|NODE_RANK|GPUS_PER_NODE|NPROC_PER_NODE|PYTHON_EXEC"
     "|LOGLEVEL|USE_LIBUV|TORCH_DISABLE_SHARE_RDZV_TCP_STORE|TORCH_WORKER_SERVER_SOCKET"
+    "|ACCELERATE_[A-Za-z0-9_]+|PYTHON(INSPECT|SAFEPATH)"
 )
 """Names of what of a shell steers torchrun, or a program of ours past a plan, for Python and for grep -E: PET_NNODES is
---nnodes. Kubeflow, torchx and a torchrun around us leave them (torch/distributed/argparse_util.py, elastic)."""
+--nnodes. Kubeflow, torchx and a torchrun around us leave them (torch/distributed/argparse_util.py, elastic). With the
+last two a Python does not end as its program does, or finds nothing that lies beside it."""
 
 
 @dataclass(frozen=True, slots=True)

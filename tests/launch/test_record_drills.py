@@ -184,6 +184,7 @@ def test_variables_that_steer_torchrun_are_taken_away_and_named(stub: Stub, tmp_
         "PYTHON_EXEC": "/bin/false",
     }
     odd |= {"TORCHELASTIC_RUN_ID": "outer", "TPRIMAT_PROBE": "x", "RANK": "7", "LOGLEVEL": "nonsense"}
+    odd |= {"PYTHONSAFEPATH": "1", "ACCELERATE_MIXED_PRECISION": "fp8"}
     code, shown = stub.launch(**odd)
     assert code == 0, shown
     seen = (tmp_path / "seen").read_text(encoding="utf-8")
