@@ -221,7 +221,7 @@ def test_settings_and_facts() -> None:
         (
             "torchtitan",  # the older line leaves out axes of size one
             "[INFO ] Building 2-D device mesh with ['dp_shard', 'tp'], [4, 2]",
-            {**MESH, "dp_shard": 4, "data_parallel_size": 4, "world_size": 8},
+            {**MESH, "dp_shard": 4, "data_parallel_shards": 4, "data_parallel_size": 4, "world_size": 8},
         ),
         (
             "torchtitan",  # a pipeline cuts the local batch
@@ -236,6 +236,8 @@ def test_settings_and_facts() -> None:
                 "world_size": 8,
                 "dp_replicate": 1,
                 "dp_shard": 4,
+                "data_parallel_replicas": 1,
+                "data_parallel_shards": 4,
                 "data_parallel_size": 4,
                 "expert_model_parallel_size": 2,
                 "micro_batch_size": 16,
