@@ -6,6 +6,7 @@ set -euo pipefail
 stack=primus
 rendered=primus.yaml
 said=${PRIMUS_RELEASE:-} # of the checkout, where git does not name it
+export START_RANKS=$here/start_ranks.py
 
 stack_dry_run() {
   scratch=$(mktemp -d)

@@ -3,7 +3,7 @@
 #
 # All else comes from the environment, where the plan or the bundle's env.sh has put it: PRIMUS_ENTRY (run_pretrain, direct,
 # container, slurm; main), PRIMUS_PYTHON (of another environment), PRIMUS_CACHE_ROOT, PRIMUS_IMAGE, DATA_PREFIX, NNODES,
-# NODE_RANK, GPUS_PER_NODE, MASTER_ADDR, MASTER_PORT.
+# NODE_RANK, GPUS_PER_NODE, MASTER_ADDR, MASTER_PORT, START_RANKS (start_ranks.py, in place of torchrun on one node).
 # No value of the experiment stands here. What Primus prints goes to stdout: who started us keeps the log.
 # Exit code 2: refused, nothing was started. Needs bash 4.2.
 set -euo pipefail
@@ -59,6 +59,13 @@ export EXP
 PRIMUS_WORKSPACE=${EXP%/*}/primus
 export PRIMUS_WORKSPACE
 export PET_LOG_DIR=$PRIMUS_WORKSPACE/torchrun # its folders would stay in /tmp
+# Primus calls torchrun by name. On one machine its store listens on the loopback: torch's listens on every interface. A
+# rehearsal has a torchrun of its own in PATH.
+if [[ ${NNODES:-1} == 1 && -n ${START_RANKS:-} && -z ${TPRIMAT_REHEARSE:-} ]]; then
+  mkdir -p "$PET_LOG_DIR"
+  torchrun() { python3 "$START_RANKS" "$@"; }
+  export -f torchrun
+fi
 # Kernels are compiled for ten minutes and more in a first run: kept for the next one.
 PRIMUS_CACHE_ROOT=$(absolute "${PRIMUS_CACHE_ROOT:-~/.cache/primus}")
 export PRIMUS_CACHE_ROOT

@@ -98,8 +98,9 @@ def _ending(nodes: Sequence[Parsed]) -> Ending:
 
 
 def _with_faults(parsed: Parsed, nodes: Sequence[Parsed]) -> Parsed:
-    """Return `parsed` with the faults of the node that says why the run ended; the others say that a peer is gone."""
-    faults = [one.faults for one in _by_itself(nodes)]
+    """Return `parsed` with the faults of the node that says why the run ended; the others say that a peer is gone. Of
+    two nodes whose ranks died in the same second it is the one that lost no peer."""
+    faults = sorted((one.faults for one in _by_itself(nodes)), key=lambda faults: faults.aftermath is not None)
     sorts = ("root", "out_of_memory", "death", "aftermath", "interrupted")
     first = next((one for sort in sorts for one in faults if getattr(one, sort) is not None), Faults())
     return changed(parsed, faults=first)

@@ -71,12 +71,15 @@ KILLED = (
     "E1127 13:20:40.1 13512 torch/distributed/elastic/multiprocessing/api.py:984] failed (exitcode: -9) local_rank: 0"
 )
 PEER = "[rank0]: RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:9099."
+FAILED = '[tprimat] facts {"exit_code": 1}'
+DIED = KILLED.replace("-9", "1")
 
 
 @pytest.mark.parametrize(
     ("first", "second", "says"),
     [
-        ([PEER, SIGTERM], [KILLED, '[tprimat] facts {"exit_code": 1}'], "local rank 0 died by SIGKILL"),
+        ([PEER, SIGTERM], [KILLED, FAILED], "local rank 0 died by SIGKILL"),
+        ([PEER, DIED, FAILED], [KILLED, FAILED], "local rank 0 died by SIGKILL"),
         (['[tprimat] facts {"exit_code": 137}'], [PEER, SIGTERM], "ended by SIGKILL from outside"),
     ],
 )

@@ -32,7 +32,7 @@ from launchers.attribute_settings import in_range, option_paths, pipeline_layout
 from launchers.frameworks import Framework
 from launchers.plan import Host, Plan, Reasoned, Scope
 from launchers.rank_modules import rank_module
-from launchers.variables import machine, tuned
+from launchers.variables import START, machine, tuned
 
 ROOT = Path(__file__).parents[2]
 SHELL = ROOT / "shell"
@@ -43,6 +43,9 @@ EXPERIMENT, TRAIN = "primus.yaml", "train.sh"
 ENTRIES = ("run_pretrain", "direct", "container", "slurm")
 _PLAIN_ENTRIES = ENTRIES[:2]
 BACKENDS = ("megatron", primus_torchtitan.NAME)
+
+_STARTED = {"START_RANKS": (str(START), "in place of torchrun, whose store others could reach")}
+"""The variable of a run of ours; a bundle's stack.sh names its own copy."""
 
 REHEARSAL = "rehearsal"  # the folder in a bundle that run.sh puts in front of PYTHONPATH
 
@@ -69,7 +72,7 @@ class Primus(Framework):
             files={EXPERIMENT: experiment_yaml(e), TRAIN: script, **own},
             forward_env=e.cluster.forward_env,
             declared=declared,
-        ).with_env({**(machine(e, host) if e.rehearse else {}), **environment(e)})
+        ).with_env({**(machine(e, host) if e.rehearse else {}), **_STARTED, **environment(e)})
 
     def refusals(self, e: Experiment) -> Iterator[Problem]:
         """Yield what Primus cannot do in any release, and in this one."""
@@ -121,7 +124,7 @@ class Primus(Framework):
         if e.rehearse:
             parts = (path for path in sorted(rehearse.FOLDER.rglob("*")) if path.is_file() and path.suffix != ".pyc")
             sources |= {f"{REHEARSAL}/{path.relative_to(rehearse.FOLDER)}": path for path in parts}
-        env = {name: value for name, value in plan.env.items() if name != "PYTHONPATH"}
+        env = {name: value for name, value in plan.env.items() if name not in ("PYTHONPATH", *_STARTED)}
         reasons = dict(plan.env_reasons)
         for name, (value, why) in bundle.patience(e).items():
             env[name], reasons[name] = value, why

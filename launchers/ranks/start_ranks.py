@@ -2,23 +2,25 @@
 
     python start_ranks.py --standalone --nproc-per-node N PROGRAM …
 
-The arguments are torchrun's. Its folder of logs and errors is a hidden one of the current folder, removed when it ends:
-torchrun leaves one in /tmp for each start. With --standalone its store listens on the loopback: torch's listens on
-every interface, and obeys whoever connects."""
+The arguments are torchrun's. Its folder of logs and errors is a hidden one of PET_LOG_DIR, or of the current folder,
+removed when it ends: torchrun leaves one in /tmp for each start. With --standalone, or --nnodes 1 as Primus has it, its
+store listens on the loopback: torch's listens on every interface, and obeys whoever connects."""
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import sys
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 from rank_program import die_with_parent
 from torch.distributed import run
-from torch.distributed.elastic.rendezvous import c10d_rendezvous_backend
+from torch.distributed.elastic.rendezvous import c10d_rendezvous_backend, static_tcp_rendezvous
 
 LOOPBACK = "127.0.0.1"
 
@@ -26,7 +28,8 @@ LOOPBACK = "127.0.0.1"
 class LocalStore(dist.TCPStore):
     """A store that listens, where it is the one that does, on the loopback alone."""
 
-    def __init__(self, host_name: str, port: int, **options: Any) -> None:
+    def __init__(self, host_name: str, port: int, *places: Any, **options: Any) -> None:
+        options |= dict(zip(("world_size", "is_master", "timeout"), places, strict=False))
         if options.get("is_master"):
             listener = socket.create_server((LOOPBACK, port))
             port = listener.getsockname()[1]
@@ -37,10 +40,10 @@ class LocalStore(dist.TCPStore):
 def main(arguments: list[str]) -> None:
     """Run torchrun to its end; its exit code is that of this process."""
     die_with_parent(signal.SIGTERM)  # by which torchrun ends its ranks
-    if "--standalone" in arguments:
-        dist.TCPStore = c10d_rendezvous_backend.TCPStore = LocalStore
+    if "--standalone" in arguments or ("--nnodes", "1") in pairwise(arguments):
+        dist.TCPStore = c10d_rendezvous_backend.TCPStore = static_tcp_rendezvous.TCPStore = LocalStore
         arguments = [f"--local-addr={LOOPBACK}", *arguments]
-    with tempfile.TemporaryDirectory(prefix=".torchrun-", dir=Path.cwd()) as folder:
+    with tempfile.TemporaryDirectory(prefix=".torchrun-", dir=os.environ.get("PET_LOG_DIR", Path.cwd())) as folder:
         run.main([f"--log-dir={folder}", *arguments])
 
 
