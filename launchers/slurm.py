@@ -97,7 +97,7 @@ def job_sh(e: Experiment) -> str:
             *(_BEFORE if goes_on else ("unset TPRIMAT_CHECKPOINTS TPRIMAT_STOP",)),
             'nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST")',
             "export MASTER_ADDR=${nodes%%$'\\n'*} # of node 0, whose rank is 0",
-            "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000 * 2)) # and the next: two jobs on a node do not meet",
+            "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 6000 * 2)) # and the next: each job's own, below Linux's",
             f'{"" if goes_on else "exec "}{" ".join(step)} bash "$here/{script}"{" &" if goes_on else ""}',
             *(_AFTER if goes_on else ()),
             "",

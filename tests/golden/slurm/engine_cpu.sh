@@ -17,5 +17,5 @@ unset NODE_RANK RUN_DIR TRAIN_LOG # of another run; each node has its own
 unset TPRIMAT_CHECKPOINTS TPRIMAT_STOP
 nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
 export MASTER_ADDR=${nodes%%$'\n'*} # of node 0, whose rank is 0
-export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000 * 2)) # and the next: two jobs on a node do not meet
+export MASTER_PORT=$((20000 + SLURM_JOB_ID % 6000 * 2)) # and the next: each job's own, below Linux's
 exec srun --kill-on-bad-exit=1 --output="$here/slurm-%j-node%n.out" bash "$here/run.sh"

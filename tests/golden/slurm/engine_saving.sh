@@ -23,7 +23,7 @@ mkdir -p "$here/runs"
 trap 'noticed=1; : >"$TPRIMAT_STOP"' USR1
 nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
 export MASTER_ADDR=${nodes%%$'\n'*} # of node 0, whose rank is 0
-export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000 * 2)) # and the next: two jobs on a node do not meet
+export MASTER_PORT=$((20000 + SLURM_JOB_ID % 6000 * 2)) # and the next: each job's own, below Linux's
 srun --kill-on-bad-exit=1 --output="$here/slurm-%j-node%n.out" bash "$here/run.sh" &
 step=$! noticed=1
 while ((noticed)); do # the notice interrupts it
