@@ -128,8 +128,9 @@ npm: $(VENV)/.dev
 	  PLAYWRIGHT_BROWSERS_PATH=$(CURDIR)/$(VENV)/browsers node $(VENV)/node_modules/playwright-core/cli.js install \
 	  chromium-headless-shell >/dev/null 2>&1 || echo "no Chromium to be had: the browser's tests are skipped (apt install chromium)"
 
+test-layouts: WORKERS := 2
 test-layouts: $(VENV)/.dev
-	$(VENV)/bin/python -m pytest -m slow
+	$(PYTEST) -m slow --durations=10
 
 NEMO := .venv-nemo
 NEMO_PIP := $(NEMO)/bin/python -m pip install --quiet $(INDEXES)
