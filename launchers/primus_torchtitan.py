@@ -12,6 +12,7 @@ from typing import Any
 from conf.check import wrong
 from conf.errors import Problem
 from conf.resolve import Experiment
+from conf.vendors import vendor_of
 from conf.vocabulary import program_settings, read_yaml
 from launchers.attribute_settings import FOLDER
 from launchers.frameworks import framework_of
@@ -51,7 +52,7 @@ def overrides(e: Experiment) -> dict[str, Any]:
 def files(e: Experiment) -> dict[str, str]:
     """Return what the ranks read of our settings."""
     stack, of_it = titan(e)
-    made = {**program_settings(of_it), "device": "cuda", **stack.own(of_it)}  # ROCm's name in torch
+    made = {**program_settings(of_it), "device": vendor_of(e.accelerator).torch_device, **stack.own(of_it)}
     return {SETTINGS: json.dumps(made, indent=2) + "\n"}
 
 

@@ -13,15 +13,17 @@ import pytest
 import yaml
 
 from conf import load_experiment
-from launchers import make_plan
-from launchers.plan import Host
+from launchers import make_plan, rehearse
+from launchers.plan import Host, Plan
 from parsers import parse
 from tensorprimat.launch import main as launch
+from tests.drills import free_port
 
 ROOT = Path(__file__).parents[2]
 TITAN = ("platform=amd", "framework=primus", "framework.backend=torchtitan", "layout=data_parallel")
 SHORT = ("training.train_iters=8", "optimizer.lr_warmup_iters=3", "training.seq_length=64")
-TOY = ("model=llama_tiny", "gpus_per_node=1", "precision=fp32", "training.global_batch_size=8", *SHORT)
+TOY = ("model=llama_tiny", "training.global_batch_size=8", *SHORT)
+TITAN_PYTHON = Path(os.environ.get("TORCHTITAN_PYTHON", ROOT / ".venv-torchtitan/bin/python"))
 
 
 def overrides(*words: str) -> dict[str, Any]:
@@ -44,6 +46,7 @@ def test_primus_is_given_what_torchtitan_is() -> None:
     assert written["experimental"]["custom_import"] == "primus_torchtitan"
     assert written["primus_turbo"] == {"enable_primus_turbo": False, "enable_embedding_autocast": False}
     assert written["model"]["converters"] == []
+    assert written["model"]["hf_assets_path"] == "."  # or Primus would ask for a token, and download a tokenizer
 
 
 REFUSED = {
@@ -71,42 +74,80 @@ def test_a_checkout_without_torchtitan_is_named(capsys: pytest.CaptureFixture[st
     assert "git submodule update --init third_party/torchtitan" in capsys.readouterr().err
 
 
-@pytest.mark.stacks
-def test_primus_itself_trains_as_the_engine_does(tmp_path: Path) -> None:
-    """Primus' command, its parser, patches and trainer, and the TorchTitan that it pins, on a CPU."""
-    checkout = Path(os.environ.get("PRIMUS_TORCHTITAN_PATH", "nowhere"))
-    titan = Path(os.environ.get("TORCHTITAN_PYTHON", ROOT / ".venv-torchtitan/bin/python"))
-    packages = os.environ.get("PRIMUS_PACKAGES", "")
-    if not titan.exists() or not (checkout / "third_party/torchtitan/torchtitan").is_dir():
-        pytest.skip("PRIMUS_TORCHTITAN_PATH names no checkout with third_party/torchtitan, or there is no TorchTitan")
-    e = load_experiment(*TITAN, *TOY)
-    plan = make_plan(e, Host(python=sys.executable, cpu_count=2))
-    for name, text in plan.files.items():
-        (tmp_path / name).write_text(text, encoding="utf-8")
+def test_the_ranks_look_for_the_device_of_the_platform() -> None:
+    """They were given cuda, and refused every GPU of AMD's: torch is built for rocm there."""
+    words = ("platform=amd", *TITAN[3:], "model=llama")
+    devices = []
+    for stack in (TITAN[1:3], ("framework=torchtitan",)):
+        plan = make_plan(load_experiment(*words, *stack), Host("p", 2))
+        devices.append(json.loads(plan.files["settings.json"])["device"])
+    assert devices == ["rocm", "rocm"]
+
+
+def on_this_cpu(folder: Path, plan: Plan, checkout: Path, ranks: int) -> dict[str, str]:
+    """Write the plan's files for a CPU, and return the variables of its command. Primus' launcher finds the tools of a
+    rehearsal in place of a ROCm box', and its ranks begin with tests/plain/primus_on_a_cpu.py."""
     settings = {**json.loads(plan.files["settings.json"]), "device": "cpu"}
-    (tmp_path / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
+    titan = checkout / "third_party" / "torchtitan"
+    tools = folder / "tools"
+    tools.mkdir()
+    # Primus' preparation uninstalls the TorchTitan of its Python, and installs its own: no pip of that Python in PATH
+    here = f'#!/bin/sh\nexec {TITAN_PYTHON} "$@"\n'
+    for name, text in {"pip": "#!/bin/sh\n", "python": here, "python3": here}.items():
+        (tools / name).write_text(text, encoding="utf-8")
+        (tools / name).chmod(0o755)
+    (tools / "rocm-smi").symlink_to(rehearse.FOLDER / "bin" / "rocm-smi")
+    (tools / "sitecustomize.py").symlink_to(ROOT / "tests" / "plain" / "primus_on_a_cpu.py")
+    for name, text in {**plan.files, "settings.json": json.dumps(settings)}.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    paths = (tools, plan.env["PYTHONPATH"], *filter(None, [os.environ.get("PRIMUS_PACKAGES")]))
+    there = {name: value for name, value in os.environ.items() if name not in ("HF_TOKEN", "DATA_PATH", "BACKEND_PATH")}
+    own = {
+        "PATH": f"{tools}:{os.environ['PATH']}",
+        "PYTHONPATH": ":".join(map(str, paths)),
+        "TORCHTITAN_ON_A_CPU": f"{titan}:{ROOT / 'launchers/ranks'}",
+        "PRIMUS_GPU_MODEL": "MI300X",
+        "PRIMUS_PATH": str(checkout),
+        "PRIMUS_CACHE_ROOT": str(folder / "cache"),
+        "MASTER_PORT": str(free_port()),
+        "OMP_NUM_THREADS": "1",
+        "ROCM_HOME": str(folder / "rocm"),
+        **{name: str(folder / name.lower()) for name in ("HF_HOME", "DATA_PATH")},
+    }
+    (folder / "rocm" / "lib").mkdir(parents=True)
+    return {**there, **plan.env, **own, "GPUS_PER_NODE": str(ranks)}
+
+
+REAL = {
+    "fp32 1 rank": ("gpus_per_node=1", "precision=fp32"),
+    "fp32 2 ranks, Qwen 3": ("gpus_per_node=2", "precision=fp32", "model.qk_layernorm=true"),
+    "bf16 2 ranks": ("gpus_per_node=2", "precision=bf16"),
+}
+
+
+@pytest.mark.stacks
+@pytest.mark.parametrize("case", REAL)
+def test_primus_itself_trains_as_the_engine_does(case: str, tmp_path: Path) -> None:
+    """By the plan's command: Primus' launcher without a token, its preparation, parser, patches and trainer, and the
+    TorchTitan that it pins, on a CPU."""
+    checkout = Path(os.environ.get("PRIMUS_TORCHTITAN_PATH", "nowhere"))
+    if not TITAN_PYTHON.exists() or not (checkout / "third_party/torchtitan/torchtitan").is_dir():
+        pytest.skip("PRIMUS_TORCHTITAN_PATH names no checkout with third_party/torchtitan, or there is no TorchTitan")
+    e = load_experiment(*TITAN, *TOY, *REAL[case])
+    plan = make_plan(e, Host(python=sys.executable, cpu_count=2))
+    env = on_this_cpu(tmp_path, plan, checkout, e.gpus_per_node)
     for argv in plan.setup[1:]:  # the first asks rocm-smi
         subprocess.run(argv, cwd=tmp_path, check=True, timeout=300)
-    place = {
-        "RANK": "0",
-        "LOCAL_RANK": "0",
-        "WORLD_SIZE": "1",
-        "LOCAL_WORLD_SIZE": "1",
-        "NNODES": "1",
-        "NODE_RANK": "0",
-    }
-    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "OMP_NUM_THREADS": "1", "PYTHONPATH": packages}
-    env = {**os.environ, **place, **where, "PRIMUS_WORKSPACE": str(tmp_path / "primus")}
-    program = ROOT / "tests" / "plain" / "primus_on_a_cpu.py"
-    argv = (str(titan), str(program), str(checkout), str(tmp_path / "primus.yaml"))
     log = tmp_path / "train.log"
     with log.open("w", encoding="utf-8") as out:
-        done = subprocess.run(argv, stdout=out, stderr=subprocess.STDOUT, env=env, timeout=900, check=False)
+        done = subprocess.run(plan.argv, cwd=tmp_path, stdout=out, stderr=out, env=env, timeout=900, check=False)
     assert done.returncode == 0, log.read_text(encoding="utf-8")[-3000:]
     read = parse(log)
-    words = ("framework=megatron", "platform=cpu", *TITAN[3:], *TOY)
+    words = ("framework=megatron", "platform=cpu", *TITAN[3:], *TOY, *REAL[case])
     assert launch([*words, f"runs_dir={tmp_path / 'engine'}", "name=e"]) == 0
     engine = parse(next((tmp_path / "engine" / "e").glob("*/train.log")))
     pairs = [*zip(read.steps, engine.steps, strict=True)]
     assert len(pairs) == e.training.train_iters
-    assert max(abs((a.loss or 0) - (b.loss or 9)) for a, b in pairs) <= 2e-6
+    apart = max(abs((a.loss or 0) - (b.loss or 9)) for a, b in pairs)
+    print(f"{case}: {apart:.1e} nats/token")
+    assert apart <= (2e-6 if "fp32" in case else 3e-3)

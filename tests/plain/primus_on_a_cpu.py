@@ -1,26 +1,15 @@
-"""Run Primus' own command where there is no GPU: python primus_on_a_cpu.py CHECKOUT EXPERIMENT.yaml
+"""Let Primus' ranks train where there is no GPU: Python loads this file in each of them, as sitecustomize.
 
 Of Primus and TorchTitan nothing is edited. What is replaced is what torchtitan_ranks.on_a_cpu replaces, before Primus
-imports TorchTitan, and Primus' reading of a GPU's name."""
+imports TorchTitan."""
 
 from __future__ import annotations
 
 import os
-import runpy
 import sys
-from pathlib import Path
 
-
-def main(checkout: str, experiment: str) -> None:
-    os.environ["EXP"] = experiment
-    os.chdir(checkout)
-    sys.path[:0] = [checkout, f"{checkout}/third_party/torchtitan", str(Path(__file__).parents[2] / "launchers/ranks")]
+if "LOCAL_RANK" in os.environ:
+    sys.path[:0] = os.environ["TORCHTITAN_ON_A_CPU"].split(":")  # TorchTitan's source tree, and launchers/ranks
     import torchtitan_ranks
 
     torchtitan_ranks.on_a_cpu()
-    sys.argv = ["primus/cli/main.py", "train", "pretrain", "--config", experiment]
-    runpy.run_path("primus/cli/main.py", run_name="__main__")
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
