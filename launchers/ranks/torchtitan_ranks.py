@@ -9,10 +9,13 @@ as norms decay in its one. It prints fewer digits of a step than we do."""
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import types
 from collections.abc import Iterator
 from functools import reduce
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,14 +29,20 @@ from rank_program import Problem, Refused, installed, is_first_rank
 
 OURS = "tprimat"
 """The name under which TorchTitan knows what we give it."""
+TREE = Path(os.environ.get("TORCHTITAN_PATH", "/workspace/Primus/third_party/torchtitan"))
+"""Where a source tree is taken from if TorchTitan is not installed, by the variable that Primus has for it: rocm/primus
+v26.5 has it there, and installs it at the start of Primus alone (examples/torchtitan/prepare.py)."""
 
 
 def train(s: Settings) -> str | None:
     """Run the complete training in this rank; see plain_ranks.main."""
     plain_ranks.check_machine(s)
+    if find_spec("torchtitan") is None:
+        sys.path.append(str(TREE))
     if not release().startswith("0.2."):
         what = "another release has other entries, and trains otherwise than it says on some layouts"
-        raise Refused(Problem("torchtitan", what, release(), "0.2.2", "pip install torchtitan==0.2.2"))
+        hint = "pip install torchtitan==0.2.2, or TORCHTITAN_PATH=/path/to/its/source/tree"
+        raise Refused(Problem("torchtitan", what, release(), "0.2.2", hint))
     if s.device == "cpu":
         on_a_cpu()
     from torchtitan.distributed.utils import init_distributed
@@ -66,8 +75,11 @@ def train(s: Settings) -> str | None:
 
 
 def release() -> str:
-    """Return which TorchTitan is installed."""
-    return installed("torchtitan")["torchtitan"] or "unknown"
+    """Return which TorchTitan Python finds: as it is installed, or as its source tree says."""
+    found = find_spec("torchtitan")
+    said = Path(found.origin).parents[1] / "assets" / "version.txt" if found and found.origin else None
+    told = said.read_text(encoding="utf-8").strip() if said and said.is_file() else None
+    return told or installed("torchtitan")["torchtitan"] or "unknown"
 
 
 def watched(trainer: Any, s: Settings, named: Any, objects: dict[str, Any]) -> Readings:

@@ -306,6 +306,22 @@ def test_a_settings_file_that_lacks_one_is_refused(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_torchtitan_is_found_where_amds_image_has_it(tmp_path: Path) -> None:
+    """rocm/primus has its source tree alone, which Primus installs at its start: nothing of it is metadata."""
+    pytest.importorskip("torch")
+    assert launched("torchtitan", tmp_path, "gpus_per_node=1", f"bundle={tmp_path / 'bundle'}", python=False)[0] == 0
+    for folder, name, text in (("torchtitan", "__init__.py", ""), ("assets", "version.txt", "0.1.9\n")):
+        (tmp_path / "tree" / folder).mkdir(parents=True)
+        (tmp_path / "tree" / folder / name).write_text(text, encoding="utf-8")
+    argv = [sys.executable, str(ROOT / "launchers/ranks/torchtitan_ranks.py"), "--settings", "settings.json"]
+    env = {**os.environ, "WORLD_SIZE": "1", "TORCHTITAN_PATH": str(tmp_path / "tree")}
+    done = subprocess.run(
+        argv, cwd=tmp_path / "bundle", env=env, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 2
+    assert "torchtitan: another release" in done.stderr and "0.1.9" in done.stderr
+
+
 def test_a_script_of_ones_own_is_there_and_stays_where_it_is(tmp_path: Path) -> None:
     """Its page, docs/guide/mine.md, has a complete one, which tests/test_docs.py runs."""
     for entry in (("framework.entry=nothere.py",), ()):
