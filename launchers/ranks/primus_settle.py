@@ -77,9 +77,12 @@ def _world(bundle: Mapping[str, Any], requested: dict[str, Any], nodes: int, gpu
     step = max(requested["micro_batch_size"] * data_parallel, 1)
     micro_batches, stages = batch // step, requested["pipeline_model_parallel_size"]
     virtual = (requested["virtual_pipeline_model_parallel_size"] or 1) > 1
+    sharded = requested["use_distributed_optimizer"]
     reasons = {
         f"the layout was chosen for {bundle['nodes']} × {bundle['gpus_per_node']} GPUs": bundle["layout_from_table"],
         f"experts are shared out over {requested['world_size']} GPUs": requested["expert_model_parallel_size"] > 1,
+        f"{requested['data_parallel_replicas']} groups of GPUs hold the same shards": sharded
+        and requested["data_parallel_replicas"] > 1,
         f"TP × PP × CP = {split} does not divide {world} GPUs": rest or not data_parallel,
         f"micro-batch × DP = {step} does not divide the batch of {batch}": batch % step,
         f"{micro_batches} micro-batches are not a multiple of PP {stages}": virtual and micro_batches % stages,
@@ -88,6 +91,10 @@ def _world(bundle: Mapping[str, Any], requested: dict[str, Any], nodes: int, gpu
     if why:
         yield Problem("NNODES × GPUS_PER_NODE", why[0], hint=again)
     requested |= {"world_size": world, "data_parallel_size": data_parallel, "num_micro_batches": micro_batches}
+    requested |= {
+        "data_parallel_shards": data_parallel if sharded else 1,
+        "data_parallel_replicas": 1 if sharded else data_parallel,
+    }
 
 
 def _corpus(bundle: Mapping[str, Any], requested: Mapping[str, Any], prefix: str | None) -> Iterator[str]:

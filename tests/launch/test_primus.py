@@ -99,6 +99,13 @@ def test_an_override_gives_what_rendering_again_gives_or_is_refused(
     assert settled.corpus == corpus.setup(other, "python")[0][2:]
 
 
+def test_replicas_of_shards_are_not_divided_anew_by_an_override() -> None:
+    e, plan = planned(*TINY, "layout=data_parallel", "gpus_per_node=8", "layout.data_parallel_replicas=2")
+    rendered = json.loads(primus.FRAMEWORK.bundle(e, plan, NO_REHEARSAL)["bundle.json"])
+    with pytest.raises(primus_settle.Refused, match="2 groups of GPUs hold the same shards"):
+        primus_settle.settle(rendered, {"GPUS_PER_NODE": "4"})
+
+
 def test_a_file_of_a_bundle_that_is_edited_later_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     e, plan = planned(*TINY, "gpus_per_node=8")
     texts = primus.FRAMEWORK.bundle(e, plan, NO_REHEARSAL)
