@@ -45,15 +45,19 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give each worker file after file, and tests/engine as one: its trainings are shared by its files. Of tests on a
-    Slurm, of which each worker has one, test after test: they wait for most of their time."""
+    """Give each worker file after file, and tests/engine as one: its trainings are shared by its files, few of them by
+    the slow ones. Of tests on a Slurm, of which each worker has one, test after test: they wait for most of their
+    time."""
     from xdist.scheduler import LoadFileScheduling
+
+    shares_trainings = config.option.markexpr != "slow"
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             if nodeid.startswith("tests/cluster/"):
                 return nodeid
-            return "tests/engine" if nodeid.startswith("tests/engine/") else super()._split_scope(nodeid)
+            together = shares_trainings and nodeid.startswith("tests/engine/")
+            return "tests/engine" if together else super()._split_scope(nodeid)
 
     return Scheduling(config, log)
 
