@@ -30,24 +30,31 @@ PYTHONS = {
     "fsdp2": sys.executable,
     **dict.fromkeys(("hf", "deepspeed"), os.environ.get("STACKS_PYTHON", str(ROOT / ".venv-stacks/bin/python"))),
     "torchtitan": os.environ.get("TORCHTITAN_PYTHON", str(ROOT / ".venv-torchtitan/bin/python")),
+    "torchtitan-0.3.0": os.environ.get("TORCHTITAN_030_PYTHON", str(ROOT / ".venv-torchtitan-0.3.0/bin/python")),
 }
+"""A stack, and the release of it that is not the one of conf/framework."""
 SAME = ("rehearse=train", "training.train_iters=8", "optimizer.lr_warmup_iters=3", "layout=data_parallel")
 UNSHARDED, TP2 = "training.use_distributed_optimizer=false", "layout.tensor_model_parallel_size=2"
+TIED = "model.untie_embeddings_and_output_weights=false"
 CASES: dict[str, tuple[str, ...]] = {
     "fp32 1": ("model=llama", "precision=fp32", "gpus_per_node=1"),
     "fp32 2": ("model=llama", "precision=fp32", "gpus_per_node=2"),
     "fp32 2 unsharded": ("model=llama", "precision=fp32", "gpus_per_node=2", UNSHARDED),
     "fp32 TP2": ("model=llama", "precision=fp32", "gpus_per_node=2", TP2),
-    "fp32 1 Qwen": ("model=qwen", "precision=fp32", "gpus_per_node=1"),
+    "fp32 1 Qwen 3": ("model=qwen3_8b", "precision=fp32", "gpus_per_node=1"),
+    "fp32 2 Qwen 2.5": ("model=qwen25_7b", "precision=fp32", "gpus_per_node=2"),
     "fp32 1 Qwen 2.5": ("model=qwen25_7b", "precision=fp32", "gpus_per_node=1"),
-    "fp32 1 tied": (
-        "model=llama",
-        "precision=fp32",
-        "gpus_per_node=1",
-        "model.untie_embeddings_and_output_weights=false",
-    ),
+    "fp32 2 × 2": ("model=llama", "precision=fp32", "gpus_per_node=4", "layout.data_parallel_replicas=2"),
+    "fp32 1 tied": ("model=llama", "precision=fp32", "gpus_per_node=1", TIED),
+    "fp32 2 tied": ("model=llama", "precision=fp32", "gpus_per_node=2", TIED),
     "bf16 1": ("model=llama", "precision=bf16", "gpus_per_node=1"),
     "bf16 2": ("model=llama", "precision=bf16", "gpus_per_node=2"),
+    "bf16 2 unsharded": ("model=llama", "precision=bf16", "gpus_per_node=2", UNSHARDED),
+    "bf16 TP2 DP2": ("model=llama", "precision=bf16", "gpus_per_node=4", TP2),
+    "bf16 1 Qwen 2.5": ("model=qwen25_7b", "precision=bf16", "gpus_per_node=1"),
+    "bf16 2 Qwen 2.5": ("model=qwen25_7b", "precision=bf16", "gpus_per_node=2"),
+    "bf16 2 Qwen 3": ("model=qwen3_8b", "precision=bf16", "gpus_per_node=2"),
+    "bf16 1 tied": ("model=llama", "precision=bf16", "gpus_per_node=1", TIED),
 }
 """Precision, ranks and what is otherwise, and the words of it."""
 COLUMNS = ("loss", "grad_norm", "gradient", "weight")
@@ -62,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stack in chosen.only:
         if stack not in here:
             print(f"{stack} is not installed: {PYTHONS[stack]}", file=sys.stderr)
-    print(f"{'case':18} {'stack':11}", *(f"{name:>10}" for name in COLUMNS))
+    print(f"{'case':18} {'stack':16}", *(f"{name:>10}" for name in COLUMNS))
     with TemporaryDirectory() as folder:
         for case in chosen.cases:
             for row in rows(case, here, folder):
@@ -74,7 +81,7 @@ def rows(case: str, stacks: Sequence[str], folder: str) -> Iterator[str]:
     """Yield the table's rows of a case."""
     engine = rehearsed(case, "megatron", folder)
     for stack in stacks:
-        head = f"{case:18} {stack:11}"
+        head = f"{case:18} {stack:16}"
         record = rehearsed(case, stack, folder)
         if record.status != "completed":
             yield f"{head} {record.status}: {record.cause}"
@@ -86,8 +93,10 @@ def rows(case: str, stacks: Sequence[str], folder: str) -> Iterator[str]:
 def rehearsed(case: str, stack: str, folder: str) -> Record:
     """Return the record of a rehearsal, which has failed with the reason where the stack refuses the case."""
     python = (f"framework.python={PYTHONS[stack]}",) if stack in PYTHONS else ()
-    name = (f"framework={stack}", f"runs_dir={folder}", f"name={case.replace(' ', '-')}")
-    e = load_experiment(*name, *SAME, *CASES[case], *python)
+    framework, dash, release = stack.partition("-")
+    own = (f"framework={framework}", *([f"framework.release={release}"] if dash else []))
+    name = (f"runs_dir={folder}", "name=" + "".join(c if c.isalnum() else "-" for c in case))
+    e = load_experiment(*own, *name, *SAME, *CASES[case], *python)
     return rehearse_once(e, Host(python=sys.executable, cpu_count=os.cpu_count() or 1))[0]
 
 

@@ -39,7 +39,10 @@ class DeepSpeed(Plain):
             yield Problem(f"framework.options.{STAGE}", what, str(stage), "1, 2, 3 with a distributed optimizer")
         if e.precision.params_dtype == "bfloat16" and not e.training.use_distributed_optimizer:
             # runtime/fp16/unfused_optimizer.py, initialize_optimizer_states: 0.074 nats/token in ten steps
-            what = "DeepSpeed's bf16 without ZeRO counts one step of Adam before the first, so its corrections are off"
+            what = (
+                "DeepSpeed's bf16 without ZeRO counts one step of Adam before the first, so its corrections are off "
+                "(github.com/deepspeedai/DeepSpeed/pull/5104)"
+            )
             yield wrong(e, "training.use_distributed_optimizer", what, "true, or precision=fp32")
 
 

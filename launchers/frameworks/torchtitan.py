@@ -68,6 +68,14 @@ class TorchTitan(Plain):
         yield from _release_refused(e)
         yield from _new_refused(e) if _is_new(e) else _layout_refused(e)
         model = e.model
+        if model.moe and model.moe.moe_router_load_balancing_type != "none":
+            what = (
+                "TorchTitan 0.2.2 and 0.3.0 balance experts by a bias alone, without the auxiliary loss of the other "
+                "stacks (github.com/pytorch/torchtitan/pull/2061)"
+            )
+            yield Problem(
+                "model.moe.moe_router_load_balancing_type", what, str(model.moe.moe_router_load_balancing_type)
+            )
         if model.add_qkv_bias:
             what = "TorchTitan's models have no biases of queries, keys and values"
             yield wrong(e, "model.add_qkv_bias", what, "false", "another framework")

@@ -126,12 +126,11 @@ def in_width(stack: str, cases: Iterable[str]) -> list[Any]:
 )
 def test_every_stack_trains_as_the_engine_does(stack: str, case: str, engine: Engine, tmp_path: Path) -> None:
     if stack == "deepspeed" and "bf16" in case:
-        assert (
-            launched(stack, tmp_path, *CASES[case], "training.use_distributed_optimizer=false", "dry_run=true")[0] == 2
-        )
+        assert launched(stack, tmp_path, *CASES[case], UNSHARDED, "dry_run=true")[0] == 2
     assert_the_same(stack, case, engine, tmp_path)
 
 
+UNSHARDED = "training.use_distributed_optimizer=false"
 HYBRID = ("gpus_per_node=4", "layout.data_parallel_replicas=2")
 
 
@@ -140,6 +139,14 @@ HYBRID = ("gpus_per_node=4", "layout.data_parallel_replicas=2")
 def test_replicas_of_shards_train_as_the_engine_does(stack: str, engine: Engine, tmp_path: Path) -> None:
     CASES.setdefault("fp32 2 × 2 ranks", HYBRID)
     assert_the_same(stack, "fp32 2 × 2 ranks", engine, tmp_path)
+
+
+def test_bf16_without_zero_is_refused_with_the_link(tmp_path: Path) -> None:
+    words = ("gpus_per_node=2", "precision=bf16", UNSHARDED, "dry_run=true")
+    code, text = launched("deepspeed", tmp_path, *words, python=False)
+    assert code == 2
+    assert "github.com/deepspeedai/DeepSpeed/pull/5104" in text
+    assert launched("deepspeed", tmp_path, "precision=fp32", *words[:1], *words[2:], python=False)[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -214,6 +221,7 @@ REFUSED = {
     "has none for a CPU's": ("gpus_per_node=2", "layout.context_parallel_size=2"),
     "computes in fp32": ("gpus_per_node=2", "layout.tensor_model_parallel_size=2", "precision=bf16"),
     "no biases of queries": ("gpus_per_node=1", "model.add_qkv_bias=true"),
+    "pull/2061": ("gpus_per_node=1", "model=moe_tiny"),
     "its Qwen 3 does not": ("gpus_per_node=1", "model.qk_layernorm=true", *PARTS[2:4]),
 }
 
