@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from conf import load_experiment
+from conf.vocabulary import program_settings
 from launchers import make_plan, rehearse
 from launchers.plan import Host, Plan
 from parsers import parse
@@ -143,6 +144,10 @@ def test_primus_itself_trains_as_the_engine_does(case: str, tmp_path: Path) -> N
         done = subprocess.run(plan.argv, cwd=tmp_path, stdout=out, stderr=out, env=env, timeout=900, check=False)
     assert done.returncode == 0, log.read_text(encoding="utf-8")[-3000:]
     read = parse(log)
+    declared = {entry.key for entry in plan.declared}
+    ran = {name: known.value for name, known in read.effective.items()}
+    requested = {name: value for name, value in program_settings(e).items() if name not in declared}
+    assert {name: ran.get(name) for name in requested} == requested
     words = ("framework=megatron", "platform=cpu", *TITAN[3:], *TOY, *REAL[case])
     assert launch([*words, f"runs_dir={tmp_path / 'engine'}", "name=e"]) == 0
     engine = parse(next((tmp_path / "engine" / "e").glob("*/train.log")))
