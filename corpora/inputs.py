@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import io
 import os
+import stat
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -81,23 +82,16 @@ class End:
 def find(typed: Sequence[str], form: str) -> tuple[list[File], list[str]]:
     """Return the inputs, those of a folder in the order of their paths, and the files of folders that are left out.
     form: of FORMATS, or auto: by the end of the name. InputError: every one that cannot be read."""
-    files, others, problems = [], [], []
+    files, others, problems = list[File](), list[str](), list[Problem]()
     for name in typed:
         root = Path(name)
-        if root.is_dir():
-            inside, skipped = _inside(root, form)
-            files += inside
-            others += skipped
-            if not inside:
-                allowed = listed([*sum(FORMATS.values(), ()), *PACKED])
-                problems.append(Problem(name, "no text is in this folder", f"{len(skipped)} other files", allowed))
-            continue
         try:
-            files.append(_file(root, _form(root, form)))
-            with root.open("rb"):
-                pass
-        except OSError as error:
-            problems.append(Problem(name, "cannot be read", error.strerror or str(error)))
+            if root.is_dir():
+                inside, skipped = _inside(root, form)
+                files += inside
+                others += skipped
+            else:
+                files.append(_file(root, _form(root, form)))
         except InputError as error:
             problems += error.problems
     paths = [file.path for file in files]
@@ -109,23 +103,57 @@ def find(typed: Sequence[str], form: str) -> tuple[list[File], list[str]]:
 
 
 def _inside(root: Path, form: str) -> tuple[list[File], list[str]]:
-    files, others = [], []
-    for folder, names, inside in os.walk(root):
-        names.sort()
-        names[:] = [name for name in names if not name.startswith(".")]
+    """Return the texts of a folder, and what else is in it. A link to a folder is among the others: it may lead back.
+    InputError: a text or a folder in it cannot be read, or there is no text."""
+    files, others, problems = list[File](), list[str](), list[Problem]()
+
+    def refuse(error: OSError) -> None:
+        problems.append(_unreadable(error))
+
+    for folder, names, inside in os.walk(root, onerror=refuse):
+        names[:] = sorted(name for name in names if not name.startswith("."))
+        others += [str(path) for name in names if (path := Path(folder, name)).is_symlink()]
         for name in sorted(inside):
             path = Path(folder, name)
             try:
-                files.append(_file(path, _form(path, form)))
+                known = _form(path, form)
             except InputError:
                 if not name.startswith("."):
                     others.append(str(path))
+                continue
+            try:
+                files.append(_file(path, known))
+            except InputError as error:
+                problems += error.problems
+    if not (files or problems):
+        allowed = listed([*sum(FORMATS.values(), ()), *PACKED])
+        problems = [Problem(str(root), "no text is in this folder", f"{len(others)} other files", allowed)]
+    if problems:
+        raise InputError(*problems)
     return sorted(files, key=lambda file: Path(file.path).parts), others
 
 
 def _file(path: Path, form: str) -> File:
-    about = path.stat()
+    """Return an input. InputError: it cannot be read, or not a second time, as after a kill."""
+    try:
+        about = path.stat()
+        if stat.S_ISREG(about.st_mode):
+            path.open("rb").close()
+    except OSError as error:
+        raise InputError(_unreadable(error)) from error
+    if not stat.S_ISREG(about.st_mode):
+        what = "is no regular file: a pipe, a socket and a device cannot be read again after a kill"
+        raise InputError(Problem(str(path), what, hint="save its text as a file first"))
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        hint = "rename it: the manifest names it"
+        raise InputError(Problem(ascii(str(path)), "has a name that is not UTF-8", hint=hint)) from error
     return File(str(path), form, about.st_size, about.st_mtime_ns)
+
+
+def _unreadable(error: OSError) -> Problem:
+    return Problem(str(error.filename), "cannot be read", error.strerror or str(error))
 
 
 def _form(path: Path, form: str) -> str:
@@ -303,7 +331,8 @@ def _rows(file: File, field: str, start: Position) -> Iterator[Block | End]:
         else:
             row += rows
     # A text that stands in many rows is held once: a page of a dictionary and a page of zeros can stand for terabytes.
-    table, size = _arrow("pyarrow.parquet").ParquetFile(file.path, read_dictionary=[field]), 0
+    parquet, checked, size = _arrow("pyarrow.parquet"), {"page_checksum_verification": True}, 0
+    table = parquet.ParquetFile(file.path, read_dictionary=[field], **checked)
     for batch in table.iter_batches(batch_size=256, row_groups=groups, columns=[field], use_threads=False):
         column = batch.column(0)
         known = column.dictionary.cast("large_binary").to_pylist()

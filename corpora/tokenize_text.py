@@ -41,8 +41,9 @@ _TERMINAL_S, _LINES_S = 0.5, 30.0  # between two words of progress
 _HINTS = {
     LIST: "join the sentences of each document first: jq -c '.text |= join(\" \")'",
     "broken JSON": "one object a line: jq -c . FILE; format=text, if it is plain text",
-    "invalid UTF-8": "iconv -f ENCODING -t UTF-8, if it is text of another encoding",
+    "invalid UTF-8": "iconv -f ENCODING -t UTF-8, if it is text of another encoding; other files, if it is none",
     "empty": "other files",
+    "": "other files",
 }
 """By the reason that most documents were dropped for, the attempt that is proposed where none is left."""
 

@@ -38,6 +38,8 @@ def kind_of(path: str | Path) -> str:
         files_of(path)
         return "huggingface"
     try:
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            raise Refused.of(str(path), "is no regular file", "", "", "a file, or a folder of files")
         with path.open("rb") as file:
             head = file.read(4096)
     except OSError as error:

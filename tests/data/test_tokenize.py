@@ -173,6 +173,17 @@ def bad_inputs(folder: Path) -> Iterator[tuple[Path, str]]:
     yield folder / "nowhere.jsonl", "cannot be read"
     (folder / "empty").mkdir()
     yield folder / "empty", "no text is in this folder"
+    os.mkfifo(folder / "pipe.jsonl")
+    yield folder / "pipe.jsonl", "is no regular file"
+    for name in ("piped", "gone", "named"):
+        (folder / name).mkdir()
+        lines(folder / name / "a.jsonl", ["the"])
+    os.mkfifo(folder / "piped" / "b.jsonl")
+    yield folder / "piped", "b.jsonl: is no regular file"
+    (folder / "gone" / "b.jsonl").symlink_to(folder / "nowhere.jsonl")
+    yield folder / "gone", "b.jsonl: cannot be read"
+    lines(folder / "named" / os.fsdecode(b"b\xff.jsonl"), ["the"])
+    yield folder / "named", "has a name that is not UTF-8"
 
 
 def test_bad_input_leaves_nothing_under_the_final_name(
@@ -187,6 +198,47 @@ def test_bad_input_leaves_nothing_under_the_final_name(
         assert not [*tmp_path.glob(f"c{i}.[bij]*")]
 
 
+def test_a_page_of_parquet_whose_checksum_is_wrong_makes_no_corpus(
+    tokenizer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    how = dict.fromkeys(("use_dictionary", "write_statistics"), False) | {"write_page_checksum": True}
+    parquet.write_table(
+        arrow.table({"text": ["the corpus", "of tokens"]}), tmp_path / "a.parquet", compression="none", **how
+    )
+    raw = (tmp_path / "a.parquet").read_bytes()
+    (tmp_path / "a.parquet").write_bytes(raw.replace(b"the corpus", b"the c0rpus", 1))
+    assert tokenize(tokenizer, tmp_path / "c", tmp_path / "a.parquet") == 2
+    assert "is damaged, or cannot be read" in capsys.readouterr().err
+
+
+def test_what_a_folder_hides_is_refused_or_named(
+    tokenizer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that cannot be listed, and links to folders, of which one leads back."""
+    folder = tmp_path / "texts"
+    for path in (folder, folder / "shut", tmp_path / "elsewhere"):
+        path.mkdir()
+        lines(path / "a.jsonl", ["the"])
+    (folder / "back").symlink_to(folder)
+    (folder / "linked").symlink_to(tmp_path / "elsewhere")
+    scan = os.scandir
+    shut = PermissionError(13, "Permission denied", f"{folder}/shut")
+
+    def listed(path: Any) -> Any:  # root, who runs the tests of some machines, may list any
+        if str(path) == shut.filename:
+            raise shut
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", listed)
+    assert tokenize(tokenizer, tmp_path / "c", folder) == 2
+    assert f"{folder}/shut: cannot be read\n    found: Permission denied" in capsys.readouterr().err
+    monkeypatch.undo()
+    assert tokenize(tokenizer, tmp_path / "c", folder) == 0
+    assert f"2 other files: {folder}/back, {folder}/linked" in capsys.readouterr().out
+    assert read(tmp_path / "c") == expected(tokenizer, ["the", "the"])
+
+
 def test_a_tokenizer_that_is_none_is_refused(
     tokenizer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,11 +249,13 @@ def test_a_tokenizer_that_is_none_is_refused(
     (tmp_path / "noise").write_bytes(bytes(range(256)))
     (tmp_path / "ranks.tiktoken").write_bytes(b"AA== 0\n")
     (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
     common = [str(source), "-o", str(tmp_path / "c")]
     for typed, message in (
         (f"tokenizer={tokenizer}", "names no token that ends a document"),
         (f"tokenizer={tmp_path}/broken.json", "cannot be opened"),
         (f"tokenizer={tmp_path}/noise", "is not a tokenizer"),
+        (f"tokenizer={tmp_path}/pipe", "is no regular file"),
         (f"tokenizer={tmp_path}/folder", "no tokenizer is in this folder"),
         (f"tokenizer={tmp_path}/nowhere.json", "no tokenizer can be read here"),
         (f"tokenizer={tmp_path}/ranks.tiktoken", "does not say how text is split"),
