@@ -362,6 +362,9 @@ def _miscounted(files: Iterable[RankFile], e: Experiment, local: bool) -> Iterat
         fused = any(name.endswith(".experts.weight1") for name in built)
         place = shapes.Place(file.places["pipeline"], file.places["expert"])
         ours = shapes.on_rank(e.model, sizes, place, local=local, fused=fused)
+        if uncut := framework_of(e.framework.name).uncut(e):
+            whole = shapes.on_rank(e.model, sizes._replace(tp=1), place, local=local, fused=fused)
+            ours = {name: whole[name] if name in uncut else shape for name, shape in ours.items()}
         wrong = []
         for name in dict.fromkeys([*ours, *built]):
             if built.get(name) != ours.get(name):

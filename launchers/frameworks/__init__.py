@@ -84,6 +84,11 @@ class Framework:
         """Return `e` with the stack's own settings as a rehearsal starts it: without containers and jobs."""
         return e
 
+    def uncut(self, e: Experiment) -> tuple[str, ...]:
+        """Return the parameters, by Megatron's names, that every tensor parallel rank has whole where Megatron's do
+        not."""
+        return ()
+
     def not_rehearsed(self) -> Mapping[str, Any]:
         """Return what a rehearsal of this stack shows nothing of: {settings, options}, as in launchers/rehearse.py."""
         return dict(self.table.more.get("not_rehearsed", {}))

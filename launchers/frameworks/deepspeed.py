@@ -30,6 +30,10 @@ class DeepSpeed(Plain):
         if not e.training.use_distributed_optimizer:
             yield Declared("overlap_grad_reduce", False, "without ZeRO gradients are reduced after the backward pass")
 
+    def uncut(self, e: Experiment) -> tuple[str, ...]:
+        """See Framework: AutoTP cuts an embedding with the output layer that it is tied to, and no other."""
+        return ("embedding.word_embeddings.weight",) if e.model.untie_embeddings_and_output_weights else ()
+
     def refusals(self, e: Experiment) -> Iterator[Problem]:
         """See Framework."""
         yield from super().refusals(e)

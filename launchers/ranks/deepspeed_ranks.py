@@ -1,10 +1,12 @@
-"""Pre-train a dense Llama or Qwen of transformers with DeepSpeed's ZeRO: one process is one rank.
+"""Pre-train a dense Llama or Qwen of transformers with DeepSpeed's ZeRO, and its tensor parallelism (AutoTP): one
+process is one rank.
 
 python -m torch.distributed.run --standalone --nproc-per-node N deepspeed_ranks.py --settings FILE.json"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -13,7 +15,7 @@ import hf_model
 import plain_ranks
 import torch
 import torch.distributed as dist
-from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_grad
+from deepspeed.utils import groups, safe_get_full_fp32_param, safe_get_full_grad
 from deepspeed.utils.logging import set_log_level_from_string
 from numpy.typing import NDArray
 from plain_ranks import Reporter, Settings, adam, global_batches, micro_batches, schedule_of
@@ -36,6 +38,8 @@ def config(s: Settings) -> dict[str, Any]:
         for name in outer:
             part = part.setdefault(name, {})
         part[last] = value
+    if s.tensor_model_parallel_size == 1:
+        del made["tensor_parallel"]  # with it, it looks for what it could cut
     return made
 
 
@@ -57,21 +61,27 @@ def train(s: Settings) -> str | None:
     readings.watch(model, s.seq_length, s.num_layers)
     optimizer = adam(model.parameters(), s)
     decays = decays_of(optimizer)  # of the model's parameters: ZeRO steps copies
+    whole, built = {id(p): p.shape for p in model.parameters()}, hf_model.read_back(model)
     engine, *_ = deepspeed.initialize(
-        model=model, optimizer=optimizer, config=config(s), lr_scheduler=lambda wrapped: schedule_of(wrapped, s)
+        model=model,
+        optimizer=optimizer,
+        config=config(s),
+        lr_scheduler=lambda wrapped: schedule_of(wrapped, s),
+        mpu=split(s),
     )
-    reporter = Reporter(s)
+    reporter, rank, tp = Reporter(s), dist.get_rank(), s.tensor_model_parallel_size
     for index, batch in enumerate(batches):
         if index == 0:
-            built = {**hf_model.read_back(engine.module), **trained(engine, s)}
+            built |= trained(engine, s)
             reporter.built(
                 plain_ranks.effective(s, optimizer, lambda path: argument(engine, path), batch, **built), batch
             )
             objects = {"DeepSpeedConfig": engine._config, "ModelConfig": model.config}
-            source = Source(engine.module, partial(plain_ranks.together, s, hf_model.NAMES), full)
-            readings.begin(source, objects, decays)
+            cut = partial(cut_over_ranks, whole, tp)
+            source = Source(engine.module, partial(plain_ranks.together, s, hf_model.NAMES), partial(full, cut), cut)
+            readings.begin(source, objects, decays, tensor=rank % tp, data=rank // tp)
         lr_used = optimizer.param_groups[0]["lr"]
-        loss = step(engine, micro_batches(batch, s, dist.get_rank(), dist.get_world_size()), readings)
+        loss = step(engine, micro_batches(batch, s, rank // tp, dist.get_world_size() // tp), readings)
         norm = engine.get_global_grad_norm()  # of stage 0 in fp32 it is not known
         reporter.step(index, loss, None if norm is None else float(norm), lr_used)
         if reporter.stopped:
@@ -89,7 +99,7 @@ def step(engine: Any, parts: NDArray[Any], readings: Readings) -> float:
         share = engine(input_ids=tokens, labels=labels, shift_labels=labels).loss
         engine.backward(share)
         if engine.is_gradient_accumulation_boundary():
-            whole = engine.zero_optimization_stage() == 0
+            whole = engine.zero_optimization_stage() == 0 and engine.dp_world_size == dist.get_world_size()
             readings.gradients(engine.module.parameters() if whole else (), whole)
         engine.step()
         loss += share.detach().float() / len(parts)
@@ -97,10 +107,33 @@ def step(engine: Any, parts: NDArray[Any], readings: Readings) -> float:
     return float(loss.item() / dist.get_world_size())
 
 
-def full(parameter: torch.Tensor, what: str) -> torch.Tensor | None:
-    """Return the complete weight or gradient of a parameter, of which ZeRO keeps parts in fp32."""
-    whole = (safe_get_full_fp32_param if what == "weight" else safe_get_full_grad)(parameter)
-    return held(parameter, what) if whole is None else whole.detach()  # without ZeRO it keeps nothing
+def split(s: Settings) -> Any:
+    """Return the groups of ranks by which DeepSpeed counts a batch; None: all of them read their own. By itself it
+    counts one for each tensor parallel rank."""
+    if s.tensor_model_parallel_size == 1:
+        return None
+    groups._init_tp_mesh_device(tensor_model_parallel_size=s.tensor_model_parallel_size)
+    return groups
+
+
+def full(cut: Callable[[torch.Tensor], tuple[int, int]], parameter: torch.Tensor, what: str) -> torch.Tensor | None:
+    """Return the complete weight or gradient of a parameter, of which ZeRO keeps parts in fp32, and tensor parallel
+    ranks have parts of it. cut: as plain_readings.tensor_cut."""
+    zero = (safe_get_full_fp32_param if what == "weight" else safe_get_full_grad)(parameter)
+    of = held(parameter, what) if zero is None else zero.detach()  # without ZeRO it keeps nothing
+    dim, size = cut(parameter)
+    if of is None or size == 1:
+        return of
+    parts = [torch.empty_like(of) for _ in range(size)]
+    dist.all_gather(parts, of.contiguous(), group=groups.get_tensor_model_parallel_group())
+    return torch.cat(parts, dim)
+
+
+def cut_over_ranks(whole: Mapping[int, torch.Size], size: int, parameter: torch.Tensor) -> tuple[int, int]:
+    """Return along which dimension a parameter is cut over how many tensor parallel ranks. whole: its shape before
+    DeepSpeed cut it, by id, where it is not in parts of ZeRO's."""
+    before, now = whole[id(parameter)], getattr(parameter, "ds_shape", parameter.shape)
+    return next(((dim, size) for dim, (a, b) in enumerate(zip(before, now, strict=True)) if a != b), (0, 1))
 
 
 def argument(engine: Any, path: str) -> Any:
@@ -111,6 +144,7 @@ def argument(engine: Any, path: str) -> Any:
         "gradient_accumulation_steps": engine.gradient_accumulation_steps,
         "gradient_clipping": engine.gradient_clipping,
         "zero_optimization.overlap_comm": engine.zero_overlap_comm,
+        "tensor_parallel.autotp_size": engine.autotp_size,
     }
     return value[path]()
 
@@ -120,6 +154,9 @@ def trained(engine: Any, s: Settings) -> dict[str, Any]:
     stage, recompute = engine.zero_optimization_stage(), engine.module.is_gradient_checkpointing
     return {
         "params_dtype": next(engine.module.parameters()).dtype,
+        "tensor_model_parallel_size": dist.get_world_size() // engine.dp_world_size,
+        "data_parallel_size": engine.dp_world_size,
+        "num_micro_batches": engine.gradient_accumulation_steps(),
         "accumulate_allreduce_grads_in_fp32": engine.get_data_types()[1] == torch.float32,
         "use_distributed_optimizer": stage > 0,
         "data_parallel_shards": engine.dp_world_size if stage else 1,

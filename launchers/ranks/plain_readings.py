@@ -50,15 +50,17 @@ def complete(tensor: torch.Tensor) -> torch.Tensor:
 
 class Source:
     """A model that is read. named: gives complete tensors, by the stack's own names, Megatron's ones. of: returns, of a
-    parameter, its complete "weight" or "gradient" on every rank; None: it has none."""
+    parameter, its complete "weight" or "gradient" on every rank; None: it has none. cut: as tensor_cut, where parts of
+    tensor parallel ranks are no DTensors."""
 
     def __init__(
         self,
         model: torch.nn.Module,
         named: Callable[[Mapping[str, torch.Tensor]], Iterable[tuple[str, torch.Tensor]]],
         of: Callable[[torch.Tensor, str], torch.Tensor | None] = held,
+        cut: Callable[[torch.Tensor], tuple[int, int]] | None = None,
     ) -> None:
-        self.model, self.named, self.of = model, named, of
+        self.model, self.named, self.of, self.cut = model, named, of, cut or tensor_cut
 
     def read(self, what: str) -> list[tuple[str, torch.Tensor]]:
         """Return the name and the complete tensor of each parameter."""
@@ -72,7 +74,7 @@ class Source:
         facts, codes = [(False, 0, 1)], {}
         for name, parameter in self.model.named_parameters():
             if (tensor := self.of(parameter, "weight")) is not None:
-                facts.append((decays.get(id(parameter), False), *tensor_cut(parameter)))
+                facts.append((decays.get(id(parameter), False), *self.cut(parameter)))
                 codes[name] = torch.full(tensor.shape, facts.index(facts[-1]))  # what a stack keeps apart is joined
         rows = []
         for name, of in self.named(codes):

@@ -158,6 +158,24 @@ def test_replicas_of_shards_are_refused_where_a_stack_has_none(stack: str, named
     assert "layout.data_parallel_replicas: " in text and named in text
 
 
+AUTO_TP = {
+    "fp32 TP2, Qwen 2, tied": (
+        *("gpus_per_node=2", "layout.tensor_model_parallel_size=2", "layout.sequence_parallel=false", *PARTS),
+    ),
+    "bf16 TP2 DP2": (
+        *("gpus_per_node=4", "layout.tensor_model_parallel_size=2", "layout.sequence_parallel=false"),
+        *("precision=bf16",),
+    ),
+}
+
+
+@pytest.mark.stacks
+@pytest.mark.parametrize("case", ["fp32 TP2, Qwen 2, tied", pytest.param("bf16 TP2 DP2", marks=pytest.mark.wide)])
+def test_deepspeeds_tensor_parallelism_trains_as_the_engine_does(case: str, engine: Engine, tmp_path: Path) -> None:
+    CASES.setdefault(case, AUTO_TP[case])
+    assert_the_same("deepspeed", case, engine, tmp_path)
+
+
 TITAN: dict[str, tuple[str, ...]] = {
     "fp32 1 rank": CASES["fp32 1 rank"],
     "fp32 2 ranks": CASES["fp32 2 ranks"],

@@ -45,6 +45,17 @@ def test_all_stacks_in_one_comparison(engine: Path, tmp_path: Path, capsys: pyte
 
 
 @pytest.mark.stacks
+@pytest.mark.wide
+def test_deepspeeds_tensor_parallel_ranks_are_read_as_others_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (FP32, "gpus_per_node=4", "layout.tensor_model_parallel_size=2", "layout.sequence_parallel=false")
+    paths = [rehearsed(tmp_path / stack, stack, *words)[1] for stack in ("megatron", "deepspeed")]
+    answer = compared(capsys, *paths)
+    assert answer["verdict"]["word"] == "comparable", answer["verdict"]
+
+
+@pytest.mark.stacks
 @pytest.mark.parametrize(
     "wrong", [pytest.param(name, marks=() if name in QUICK else pytest.mark.wide) for name in planted_names.FOUND]
 )
