@@ -17,7 +17,8 @@ from conf.vocabulary import read_yaml
 from parsers import Record
 
 TABLE = Path(__file__).parent.parent / "conf" / "tables" / "model_codes.yaml"
-What = Literal["loss", "grad_norm", "gradient", "weight"]
+What = Literal["loss", "grad_norm", "gradient", "weight", "bias"]
+WEIGHTS: tuple[What, What] = ("weight", "bias")
 
 
 class Pair(Struct, frozen=True, forbid_unknown_fields=True):
@@ -77,7 +78,8 @@ def share(first: Record, second: Record, what: What, loss: float | None) -> floa
     pair = pair_of(first, second)
     if pair is None:
         return 0.0
-    figure = pair.within.get(precision_of(first, second), {}).get(what)
+    known = pair.within.get(precision_of(first, second), {})
+    figure = known.get(what, known.get("weight") if what == "bias" else None)
     if figure is None:
         return math.inf
     if what != "loss":

@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
+from compare.codes import WEIGHTS
 from compare.draws import drawn_apart
 from compare.objects import WHOLE, FieldRow, Part, beside, columns
 from compare.rehearsed import SUMMED, by_step, gap, inputs_of, known_apart, read_of, series, tolerance, unlike
@@ -544,12 +545,10 @@ def _afterwards(first: Seen, second: Seen) -> Parting | None:
     """Return that a step of the optimizer made other weights of equal gradients: the next loss shows it, or the last
     weights."""
     step = _first_apart(first, second, "loss")
-    within = (
-        tolerance(first.record, second.record, "weight", len(first.record.steps))
-        if differing_layout(first, second)
-        else 0.0
-    )
-    apart = unlike(first.read.last_weights, second.read.last_weights, within)
+    records, steps = (first.record, second.record), len(first.record.steps)
+    rounds = differing_layout(first, second)
+    within, biases = (tolerance(*records, what, steps) if rounds else 0.0 for what in WEIGHTS)
+    apart = unlike(first.read.last_weights, second.read.last_weights, within, biases)
     if step is None and not apart:
         return None
     at = step - 1 if step else len(first.record.steps) - 1

@@ -191,7 +191,7 @@ def _tensors(first: Traced, run: Traced, name: str, words: str, what: What | Non
     if alone := sorted(ours.keys() ^ theirs.keys()):
         return Finding("apart", f"{words}: {some(alone)} in one of {first.name} and {run.name} alone", 0)
     within = 0.0 if what is None else tolerance(*records, what)
-    apart = unlike(ours, theirs, within)
+    apart = unlike(ours, theirs, within, tolerance(*records, "bias") if what == "weight" else None)
     if not apart:
         codes = pair_of(*records) if within else None
         between = f" between {codes.names}" if codes else ""
@@ -203,16 +203,20 @@ def _tensors(first: Traced, run: Traced, name: str, words: str, what: What | Non
     return Finding("apart", f"the {words} differ between {first.name} and {run.name} in {some(apart)}", 0)
 
 
-def unlike(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor], within: float = 0.0) -> list[str]:
-    """Return the names of tensors that differ: in any bit, or their norms by a share where two layouts round. What
-    cannot be compared differs."""
+def unlike(
+    ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor], within: float = 0.0, biases: float | None = None
+) -> list[str]:
+    """Return the names of tensors that differ: in any bit, or their norms by a share where two layouts round, those of
+    biases by another if it is given. What cannot be compared differs."""
 
-    def differ(one: Tensor, other: Tensor) -> bool:
+    def differ(one: Tensor, other: Tensor, within: float) -> bool:
         if within == 0 and None not in (one.checksum, other.checksum):
             return one.checksum != other.checksum
         return None in (one.norm, other.norm) or not gap(one.norm or 0.0, other.norm or 0.0) <= within
 
-    return [name for name, tensor in ours.items() if name in theirs and differ(tensor, theirs[name])]
+    own = within if biases is None else biases
+    bands = {name: own if name.endswith(".bias") else within for name in ours}
+    return [name for name, tensor in ours.items() if name in theirs and differ(tensor, theirs[name], bands[name])]
 
 
 def compare_readings(runs: Sequence[Traced]) -> Finding:
@@ -434,7 +438,7 @@ def _at(band: Rounding, step: int) -> float:
 def tolerance(first: Record, second: Record, what: What, step: int = 0) -> float:
     """Return by which share `what` of two runs from equal weights may differ at a step: by nothing in one layout and by
     one code; inf where it was not measured."""
-    bands = [_band(first, size, what) for size in differing(first, second)]
+    bands = [_band(first, size, "weight" if what == "bias" else what) for size in differing(first, second)]
     least = SUMMED if bands and what != "loss" else 0.0
     of_codes = share(first, second, what, series(first, "loss").get(step))
     layouts = math.inf if None in bands else MARGIN * sum(_at(band, step) for band in bands if band)

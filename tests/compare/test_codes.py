@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from compare.audit import Audit, Check
-from compare.codes import pair_of, pairs
+from compare.codes import pair_of, pairs, share
+from compare.rehearsed import unlike
 from conf.compose import choices
 from conf.frameworks import facts
 from parsers import Record
+from parsers.read_back import Tensor
 from tests.compare.made import compared, toy
 from tests.compare.test_rehearsed import off
 
@@ -41,7 +43,21 @@ def test_every_pair_of_codes_has_a_row_with_a_reason_and_figures_of_each_precisi
     for one in pairs():
         assert one.reason
         assert one.bits or {*one.within} == {"float32", "bfloat16", "autocast"}
-        assert all({*of_one} == {"loss", "grad_norm", "gradient", "weight"} for of_one in one.within.values())
+        of_all = {"loss", "grad_norm", "gradient", "weight"}
+        assert all({*of_one} - {"bias"} == of_all for of_one in one.within.values())
+
+
+def test_biases_have_a_band_of_their_own_where_it_is_given() -> None:
+    """Those of keys have no gradient but rounding: in bf16 their values are rounding, too."""
+    ours, theirs = (
+        {name: Tensor(norm=norm) for name in ("linear_qkv.bias", "linear_qkv.weight")} for norm in (1.0, 1.01)
+    )
+    assert unlike(ours, theirs, 1e-3, 2e-2) == ["linear_qkv.weight"]
+    assert unlike(ours, theirs, 1e-3) == [*ours]
+    assert unlike(ours, theirs, 2e-2) == []
+    assert share(of("megatron"), of("hf"), "bias", None) == share(of("megatron"), of("hf"), "weight", None)
+    bf16 = of("megatron", params_dtype="bfloat16"), of("deepspeed", params_dtype="bfloat16")
+    assert share(*bf16, "bias", None) == 2e-2
 
 
 @pytest.mark.parametrize("other", ["hf", "deepspeed", "torchtitan", "fsdp2"])
