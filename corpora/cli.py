@@ -64,10 +64,10 @@ VERIFY = Command(
 
 def tokenize(argv: Sequence[str]) -> int:
     """Make a corpus and print what it has. 0: it is there."""
-    from corpora.tokenize_text import make
-
     arguments = TOKENIZE.parse(argv)
     job, others = _job(arguments)
+    from corpora.tokenize_text import make  # numpy, which --help and refusals do without
+
     outcome = make(job)
     text = manifest.encode(outcome.made).decode().rstrip()
     print(text if arguments.switches else "\n".join(_report(job.prefix, outcome, others)))
@@ -75,8 +75,6 @@ def tokenize(argv: Sequence[str]) -> int:
 
 
 def _job(arguments: Arguments) -> tuple[Job, list[str]]:
-    from corpora.tokenize_text import Job
-
     missing = []
     if not arguments.words:
         missing.append(Problem("INPUT", "which text?", hint="files or folders"))
@@ -97,6 +95,8 @@ def _job(arguments: Arguments) -> tuple[Job, list[str]]:
         raise InputError(Problem(f"tokenizer={identity.name}", what, hint=hint))
     dtype = "uint16" if identity.vocab_size < 65500 else "int32"  # Megatron's DType.optimal_dtype
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    from corpora.tokenize_text import Job
+
     job = Job(
         files=tuple(files),
         prefix=Path(os.path.abspath(arguments.output)),  # noqa: PTH100  a link stays

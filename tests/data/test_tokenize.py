@@ -239,6 +239,15 @@ def test_what_a_folder_hides_is_refused_or_named(
     assert read(tmp_path / "c") == expected(tokenizer, ["the", "the"])
 
 
+def test_help_and_refusals_load_no_heavy_package() -> None:
+    heavy = ("numpy", "tokenizers", "transformers", "sentencepiece", "tiktoken", "pyarrow", "torch")
+    for words, code in ((["--help"], 0), ([], 2), (["nowhere.jsonl", "tokenizer=t.json", "-o", "c"], 2)):
+        blocked = f"import sys; sys.modules.update(dict.fromkeys({heavy}))"
+        run = f"{blocked}; from tensorprimat.cli import main; raise SystemExit(main({['data', 'tokenize', *words]}))"
+        done = subprocess.run([sys.executable, "-c", run], capture_output=True, text=True, check=False)
+        assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
+
+
 def test_a_tokenizer_that_is_none_is_refused(
     tokenizer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
