@@ -35,12 +35,14 @@ PYTHONS = {
 """A stack, and the release of it that is not the one of conf/framework."""
 SAME = ("rehearse=train", "training.train_iters=8", "optimizer.lr_warmup_iters=3", "layout=data_parallel")
 UNSHARDED, TP2 = "training.use_distributed_optimizer=false", "layout.tensor_model_parallel_size=2"
+WHOLE = "layout.sequence_parallel=false"
 TIED = "model.untie_embeddings_and_output_weights=false"
 CASES: dict[str, tuple[str, ...]] = {
     "fp32 1": ("model=llama", "precision=fp32", "gpus_per_node=1"),
     "fp32 2": ("model=llama", "precision=fp32", "gpus_per_node=2"),
     "fp32 2 unsharded": ("model=llama", "precision=fp32", "gpus_per_node=2", UNSHARDED),
     "fp32 TP2": ("model=llama", "precision=fp32", "gpus_per_node=2", TP2),
+    "fp32 TP2, whole": ("model=llama", "precision=fp32", "gpus_per_node=2", TP2, WHOLE),
     "fp32 1 Qwen 3": ("model=qwen3_8b", "precision=fp32", "gpus_per_node=1"),
     "fp32 2 Qwen 2.5": ("model=qwen25_7b", "precision=fp32", "gpus_per_node=2"),
     "fp32 1 Qwen 2.5": ("model=qwen25_7b", "precision=fp32", "gpus_per_node=1"),
@@ -51,6 +53,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "bf16 2": ("model=llama", "precision=bf16", "gpus_per_node=2"),
     "bf16 2 unsharded": ("model=llama", "precision=bf16", "gpus_per_node=2", UNSHARDED),
     "bf16 TP2 DP2": ("model=llama", "precision=bf16", "gpus_per_node=4", TP2),
+    "bf16 TP2 DP2, whole": ("model=llama", "precision=bf16", "gpus_per_node=4", TP2, WHOLE),
     "bf16 1 Qwen 2.5": ("model=qwen25_7b", "precision=bf16", "gpus_per_node=1"),
     "bf16 2 Qwen 2.5": ("model=qwen25_7b", "precision=bf16", "gpus_per_node=2"),
     "bf16 2 Qwen 3": ("model=qwen3_8b", "precision=bf16", "gpus_per_node=2"),
@@ -69,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stack in chosen.only:
         if stack not in here:
             print(f"{stack} is not installed: {PYTHONS[stack]}", file=sys.stderr)
-    print(f"{'case':18} {'stack':16}", *(f"{name:>10}" for name in COLUMNS))
+    print(f"{'case':20} {'stack':16}", *(f"{name:>10}" for name in COLUMNS))
     with TemporaryDirectory() as folder:
         for case in chosen.cases:
             for row in rows(case, here, folder):
@@ -81,7 +84,7 @@ def rows(case: str, stacks: Sequence[str], folder: str) -> Iterator[str]:
     """Yield the table's rows of a case."""
     engine = rehearsed(case, "megatron", folder)
     for stack in stacks:
-        head = f"{case:18} {stack:16}"
+        head = f"{case:20} {stack:16}"
         record = rehearsed(case, stack, folder)
         if record.status != "completed":
             yield f"{head} {record.status}: {record.cause}"

@@ -1,5 +1,5 @@
-"""Name what is planted in the program of framework=hf (planted_hf.py, which needs transformers), and the checks and
-words by which a comparison must find it."""
+"""Name what is planted in the programs of framework=hf and torchtitan (planted_hf.py, planted_torchtitan.py, which need
+them), and the checks and words by which a comparison must find it."""
 
 from __future__ import annotations
 
@@ -12,5 +12,12 @@ FOUND: dict[str, tuple[set[str], str]] = {
     "norms decay": (
         {"parameters_undecayed"},
         "in the optimizer of step 0: weight decay: megatron spares 1,152 parameters, hf 0",
+    ),
+}
+IN_TORCHTITAN: dict[str, tuple[set[str], str]] = {
+    "schedule": FOUND["schedule"],
+    "norms decay": (
+        {"parameters_undecayed"},
+        "in the optimizer of step 0: weight decay: megatron spares 1,152 parameters, torchtitan 0",
     ),
 }

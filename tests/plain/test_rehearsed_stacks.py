@@ -81,3 +81,20 @@ def test_what_is_planted_in_hugging_face_is_found_by_name(
     checks, text = planted_names.FOUND[wrong]
     assert checks <= found_by(answer)
     assert text in str(answer["parting"]) + str(answer["verdict"]), answer["parting"]
+
+
+@pytest.mark.stacks
+@pytest.mark.wide
+@pytest.mark.parametrize("wrong", planted_names.IN_TORCHTITAN)
+def test_what_is_planted_in_torchtitan_is_found_by_name(
+    wrong: str, engine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLANTED_IN_TORCHTITAN", wrong)
+    programs = ROOT / "launchers/ranks/torchtitan_ranks.py", ROOT / "tests/plain/planted_torchtitan.py"
+    record, path = rehearsed(tmp_path, "torchtitan", FP32, program=programs)
+    assert record.status == "completed", record.cause
+    answer: dict[str, Any] = compared(capsys, engine, path)
+    assert answer["verdict"]["word"] == "not comparable"
+    checks, text = planted_names.IN_TORCHTITAN[wrong]
+    assert checks <= found_by(answer)
+    assert text in str(answer["parting"]) + str(answer["verdict"]), answer["parting"]
