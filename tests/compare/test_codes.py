@@ -48,7 +48,7 @@ def test_every_pair_of_codes_has_a_row_with_a_reason_and_figures_of_each_precisi
 
 
 def test_biases_have_a_band_of_their_own_where_it_is_given() -> None:
-    """Those of keys have no gradient but rounding: in bf16 their values are rounding, too."""
+    """Hold them to it: those of keys have no gradient but rounding, and in bf16 their values are rounding, too."""
     ours, theirs = (
         {name: Tensor(norm=norm) for name in ("linear_qkv.bias", "linear_qkv.weight")} for norm in (1.0, 1.01)
     )

@@ -39,7 +39,7 @@ def test_plain_pytorch_is_judged_as_every_rehearsal_is(
 @pytest.mark.stacks
 @pytest.mark.wide
 def test_biases_in_bf16_round_by_a_band_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Those of keys have no gradient but rounding: their last values were 2.4e-3 apart, and the pair not comparable."""
+    """Judge them by it: those of keys have no gradient but rounding, and made the pair not comparable (2.4e-3)."""
     words = ("precision=bf16", "model=qwen25_7b")
     paths = [rehearsed(tmp_path / stack, stack, *words)[1] for stack in ("megatron", "fsdp2")]
     answer = compared(capsys, *paths)
