@@ -58,7 +58,8 @@ folder, tokenizer, made, cores, end = sys.argv[1:]
 if __name__ == "__main__":
     writer = DocumentTokenizer(made, tokenizer_name_or_path=tokenizer, eos_token=end, shuffle_documents=False,
                                save_filename="made")
-    LocalPipelineExecutor([JsonlReader(folder), writer], tasks=int(cores), workers=int(cores)).run()
+    steps = [JsonlReader(folder), writer]
+    LocalPipelineExecutor(steps, tasks=int(cores), workers=int(cores), logging_dir=made + ".logs").run()
 """
 LIMIT = """
 import json, sys, time
