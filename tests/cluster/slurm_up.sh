@@ -31,11 +31,13 @@ accounting() {
     printf '%s: its database runs as the user mysql, who cannot get there. Try TMPDIR=/tmp\n' "$folder" >&2
     return 1
   fi
-  mariadb-install-db --user=mysql --datadir="$folder/db/data" --skip-test-db >"$folder/log/db_install.out" 2>&1
+  # a tmpdir of its own: a database that starts removes the temporary tables of another one from the same tmpdir
+  mariadb-install-db --no-defaults --user=mysql --datadir="$folder/db/data" --tmpdir="$folder/db" --skip-test-db \
+    >"$folder/log/db_install.out" 2>&1
   # a throw-away database need not be on disk
-  setsid runuser -u mysql -- mariadbd --no-defaults --datadir="$folder/db/data" --socket="$folder/db/sock" \
-    --pid-file="$folder/db/pid" --port=$((port + 4)) --bind-address=127.0.0.1 --innodb-buffer-pool-size=64M \
-    --innodb-lock-wait-timeout=900 --innodb-flush-log-at-trx-commit=0 --innodb-doublewrite=0 \
+  setsid runuser -u mysql -- mariadbd --no-defaults --datadir="$folder/db/data" --tmpdir="$folder/db" \
+    --socket="$folder/db/sock" --pid-file="$folder/db/pid" --port=$((port + 4)) --bind-address=127.0.0.1 \
+    --innodb-buffer-pool-size=64M --innodb-lock-wait-timeout=900 --innodb-flush-log-at-trx-commit=0 --innodb-doublewrite=0 \
     </dev/null >"$folder/log/mariadb.out" 2>&1 &
   wait_for 120 "${sql[@]}" -e 'select 1'
   "${sql[@]}" -e "create database slurm; create user slurm@'127.0.0.1' identified by 'ci';
