@@ -16,7 +16,7 @@ import pytest
 
 from parsers import Record
 from tensorprimat.launch import main as launch
-from tests.cluster.jobs import TINY
+from tests.cluster.jobs import TINY, processes
 from tests.cluster.test_slurm import recorded, submitted
 
 ON_TWO_NODES: tuple[str, ...] = (
@@ -29,28 +29,23 @@ ON_TWO_NODES: tuple[str, ...] = (
 ON_TWO_NODES = (*ON_TWO_NODES, "cluster.job.time_limit=00:30:00")
 
 
-def looking_on(node: str) -> int | None:
-    """Return the process that looks at a node, once it has met the others: the rank, not torchrun."""
-    for path in Path("/proc").glob("[0-9]*"):
+def looking_on(site: Mapping[str, str], node: str) -> int | None:
+    """Return the process that looks at a node of this Slurm, once it has met the others: the rank, not torchrun."""
+    for pid in processes(site, "node_check.py", node):
         with suppress(OSError):
-            words = (path / "cmdline").read_bytes().split(b"\0")
-            ours = any(word.endswith(b"node_check.py") for word in words) and not any(
-                word.endswith(b"start_ranks.py") for word in words
-            )
-            if (
-                ours
-                and any(str(link.readlink()).startswith("socket:") for link in (path / "fd").iterdir())
-                and f"SLURMD_NODENAME={node}".encode() in (path / "environ").read_bytes().split(b"\0")
-            ):
-                return int(path.name)
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            links = [str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()]
+            of_torchrun = any(word.endswith(b"start_ranks.py") for word in words)
+            if not of_torchrun and any(link.startswith("socket:") for link in links):
+                return pid
     return None
 
 
-def hold_back(node: str) -> None:
+def hold_back(site: Mapping[str, str], node: str) -> None:
     """Let the rank that looks at a node run a quarter of the time, in turns of 20 ms, however busy the machine is."""
     with suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(10))
-    while not (pid := looking_on(node)):
+    while not (pid := looking_on(site, node)):
         time.sleep(0.05)
     while True:
         with suppress(ProcessLookupError):
@@ -61,15 +56,15 @@ def hold_back(node: str) -> None:
 
 
 @contextmanager
-def held_back(node: str) -> Iterator[None]:
-    holder = multiprocessing.get_context("fork").Process(target=hold_back, args=(node,), daemon=True)
+def held_back(site: Mapping[str, str], node: str) -> Iterator[None]:
+    holder = multiprocessing.get_context("fork").Process(target=hold_back, args=(site, node), daemon=True)
     holder.start()
     try:
         yield
     finally:
         holder.kill()
         holder.join()
-        if pid := looking_on(node):
+        if pid := looking_on(site, node):
             os.kill(pid, signal.SIGCONT)
 
 
@@ -85,7 +80,7 @@ def looked_at(site: Mapping[str, str], folder: Path, only: str = "") -> tuple[st
 @pytest.mark.slurm
 @pytest.mark.drill("nobody looked at the nodes")
 def test_a_node_that_is_held_back_is_named_and_stops_the_run(site: Mapping[str, str], tmp_path: Path) -> None:
-    with held_back("tn2"):
+    with held_back(site, "tn2"):
         state, record = looked_at(site, tmp_path)
     nodes, found = (record.environment["preflight"][name] for name in ("nodes", "findings"))
     assert [node["host"] for node in nodes] == ["tn1", "tn2"]
