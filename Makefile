@@ -106,6 +106,7 @@ test-slurm: $(VENV)/.dev
 # those and kills of daemons, full disks, time limits: they wait for most of their time, so four go on side by side, each on a Slurm of
 # its own (tests/conftest.py), which is more than a machine with other work on it should decide a change by
 drills-slurm: $(VENV)/.dev
+	-$(MAKE) submitit
 	$(VENV)/bin/python -m pytest -m slurm -rs --durations=10
 
 test-wheel: $(VENV)/.dev
