@@ -62,7 +62,6 @@ export PET_LOG_DIR=$PRIMUS_WORKSPACE/torchrun # its folders would stay in /tmp
 # Primus calls torchrun by name. On one machine its store listens on the loopback: torch's listens on every interface. A
 # rehearsal has a torchrun of its own in PATH.
 if [[ ${NNODES:-1} == 1 && -n ${START_RANKS:-} && -z ${TPRIMAT_REHEARSE:-} ]]; then
-  mkdir -p "$PET_LOG_DIR"
   torchrun() { python3 "$START_RANKS" "$@"; }
   export -f torchrun
 fi

@@ -43,7 +43,9 @@ def main(arguments: list[str]) -> None:
     if "--standalone" in arguments or ("--nnodes", "1") in pairwise(arguments):
         dist.TCPStore = c10d_rendezvous_backend.TCPStore = static_tcp_rendezvous.TCPStore = LocalStore
         arguments = [f"--local-addr={LOOPBACK}", *arguments]
-    with tempfile.TemporaryDirectory(prefix=".torchrun-", dir=os.environ.get("PET_LOG_DIR", Path.cwd())) as folder:
+    logs = Path(os.environ.get("PET_LOG_DIR", Path.cwd()))
+    logs.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".torchrun-", dir=logs) as folder:
         run.main([f"--log-dir={folder}", *arguments])
 
 
