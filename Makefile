@@ -85,7 +85,7 @@ test: $(VENV)/.dev npm
 
 # all but what trains, starts many processes, or reads for long
 quick: $(VENV)/.dev
-	$(PYTEST) -m 'not engine and not long and not slow and not nvidia and not wheel and not docs'
+	$(PYTEST) -m 'not engine and not long and not slow and not nvidia and not wheel and not docs and not slurm and not stacks'
 
 # those of make test and the long ones; one at a time, as they measure seconds
 drills: $(VENV)/.dev
