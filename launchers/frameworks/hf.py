@@ -14,7 +14,7 @@ class HuggingFace(Plain):
     name = "hf"
     takes_options = True  # of TrainingArguments
     one_group_of_shards = (
-        "on a CPU accelerate shards nothing, so that nobody has held its replicas of shards (ParallelismConfig) "
+        "on a CPU accelerate shards nothing, so that nobody has checked its replicas of shards (ParallelismConfig) "
         "against the losses of another stack"
     )
 

@@ -62,13 +62,7 @@ def train(s: Settings) -> str | None:
     optimizer = adam(model.parameters(), s)
     decays = decays_of(optimizer)  # of the model's parameters: ZeRO steps copies
     whole, built = {id(p): p.shape for p in model.parameters()}, hf_model.read_back(model)
-    engine, *_ = deepspeed.initialize(
-        model=model,
-        optimizer=optimizer,
-        config=config(s),
-        lr_scheduler=lambda wrapped: schedule_of(wrapped, s),
-        mpu=split(s),
-    )
+    engine = wrapped(model, optimizer, s)
     reporter, rank, tp = Reporter(s), dist.get_rank(), s.tensor_model_parallel_size
     for index, batch in enumerate(batches):
         if index == 0:
@@ -88,6 +82,18 @@ def train(s: Settings) -> str | None:
             break
     readings.finish(reporter.effective)
     return reporter.stopped
+
+
+def wrapped(model: Any, optimizer: Any, s: Settings) -> Any:
+    """Return DeepSpeed's engine around a model and its optimizer."""
+    engine, *_ = deepspeed.initialize(
+        model=model,
+        optimizer=optimizer,
+        config=config(s),
+        lr_scheduler=lambda optimizer: schedule_of(optimizer, s),
+        mpu=split(s),
+    )
+    return engine
 
 
 def step(engine: Any, parts: NDArray[Any], readings: Readings) -> float:

@@ -90,8 +90,10 @@ def _world(bundle: Mapping[str, Any], requested: dict[str, Any], nodes: int, gpu
     why = [reason for reason, applies in reasons.items() if applies]
     if why:
         yield Problem("NNODES × GPUS_PER_NODE", why[0], hint=again)
-    requested |= {"world_size": world, "data_parallel_size": data_parallel, "num_micro_batches": micro_batches}
     requested |= {
+        "world_size": world,
+        "data_parallel_size": data_parallel,
+        "num_micro_batches": micro_batches,
         "data_parallel_shards": data_parallel if sharded else 1,
         "data_parallel_replicas": 1 if sharded else data_parallel,
     }

@@ -78,8 +78,8 @@ def release() -> str:
     """Return which TorchTitan Python finds: as it is installed, or as its source tree says."""
     found = find_spec("torchtitan")
     said = Path(found.origin).parents[1] / "assets" / "version.txt" if found and found.origin else None
-    told = said.read_text(encoding="utf-8").strip() if said and said.is_file() else None
-    return told or installed("torchtitan")["torchtitan"] or "unknown"
+    stated = said.read_text(encoding="utf-8").strip() if said and said.is_file() else None
+    return stated or installed("torchtitan")["torchtitan"] or "unknown"
 
 
 def watched(trainer: Any, s: Settings, named: Any, objects: dict[str, Any]) -> Readings:
