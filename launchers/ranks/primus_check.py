@@ -109,8 +109,9 @@ def _keys(checkout: Path, experiment: Mapping[str, Any], release: str) -> Iterat
     if release not in STRICT:
         code = "\n".join(read_text(path) for path in (checkout / "primus").rglob("*.py"))
         # what Megatron's parser knows, what Primus' own code takes from the arguments, and presets that it names
-        read = set(re.findall(r"""\bargs(?:\.|, ?['"])(\w+)""", code))
-        known = _arguments(checkout / MEGATRON) | read | presets & set(re.findall(r"\w+", code))
+        read = set(re.findall(r"""args(?<!\wargs)(?:\.|, ?['"])(\w+)""", code))
+        known = _arguments(checkout / MEGATRON) | read
+        known |= {key for key in presets & set(trainer["overrides"]) - known if _named(key, code)}
     for key in trainer["overrides"]:
         since, instead = RENAMED.get(key, ("v9999.0", ""))
         if key in (theirs or ()):
@@ -144,6 +145,13 @@ def _preset_keys(path: Path, seen: set[Path]) -> set[str]:
     below = [base for chain in chains for base in document.get(chain) or ()]
     keys = set(document) - set(chains)
     return keys.union(*(_preset_keys((path.parent / base).resolve(), seen) for base in below))
+
+
+def _named(key: str, code: str) -> bool:
+    """Return whether the word stands in code. It stands before its boundary: re then looks for it by its letters, and
+    not at each of seven million places whether a word begins."""
+    word = re.escape(key)
+    return re.search(rf"{word}(?<!\w{word})\b", code) is not None
 
 
 def _arguments(megatron: Path) -> set[str]:

@@ -122,3 +122,26 @@ u.create_import_structure_from_path(folder); u.create_import_structure_from_path
 for text in ("x = 1", "__all__ = []", 'x\\n__all__ = [1]\\ny\\n__all__ = [\\n2\\n]\\nz'): u.fetch__all__(text)
 print([path.removeprefix(folder) for path in u.read], u.given)"""
     assert said(code) == "['', '/transformers'] ['x = 1', '__all__ = []', '__all__ = [\\n2\\n]\\nz']"
+
+
+CALLER = """
+import inspect
+
+def line():
+    caller = inspect.stack()[1]
+    return caller.frame.f_code.co_name, caller.frame.f_globals["__name__"], caller.lineno
+
+def printed():
+    return line()
+"""
+
+
+def test_primus_log_names_the_same_caller_without_reading_the_sources_of_the_stack(tmp_path: Path) -> None:
+    package = tmp_path / "primus" / "core" / "utils"
+    package.mkdir(parents=True)
+    (package / "module_utils.py").write_text(CALLER)
+    printed = "\nprint(log.inspect is inspect, log.printed())"
+    code = f"import inspect\nfrom primus.core.utils import module_utils as log{printed}\nlog.inspect = inspect{printed}"
+    quick, real = said(code, PYTHONPATH=f"{FOLDER}:{tmp_path}").splitlines()
+    assert real == "True ('printed', 'primus.core.utils.module_utils', 9)"
+    assert quick == real.replace("True", "False")

@@ -27,6 +27,7 @@ def install() -> None:
     after(_TRANSFORMERS)(_read_once)
     after("torchmetrics.utilities.imports")(_without_transformers)
     after("dataclasses")(_compile_once)
+    after("primus.core.utils.module_utils")(_callers_alone)
 
 
 def _is_off() -> bool:
@@ -188,3 +189,17 @@ def _compile_once(dataclasses: Any) -> None:
         exec(code, names, local)  # noqa: S102 - as the module itself does
 
     dataclasses.exec = run
+
+
+def _callers_alone(log: Any) -> None:
+    """Let Primus' log, which prints its thousand arguments a line each, find the name of its caller by the frames:
+    inspect.stack looks up the source of every frame for each line, of which only the frame and its line are used."""
+
+    def stack() -> list[types.SimpleNamespace]:
+        frames, frame = [], sys._getframe(1)
+        while frame is not None:
+            frames.append(types.SimpleNamespace(frame=frame, lineno=frame.f_lineno))
+            frame = frame.f_back  # type: ignore[assignment]
+        return frames
+
+    log.inspect = types.SimpleNamespace(**{**vars(log.inspect), "stack": stack})
