@@ -19,8 +19,9 @@ from typing import Any
 RANKS = Path(__file__).parent / "ranks"
 FOLDER = RANKS / "rehearsal"
 TABLE = Path(__file__).parent / "settings" / "early.json"
-"""The stacks whose imports can begin early: the program of each, and what a plan sets for it alone. JSON, as importing
-PyYAML would take longer."""
+"""The stacks whose imports can begin early: the program of each, and what a plan sets for it alone; platform: whose
+stack it is where none is typed; python, checkout: the variables that name them where they are not typed. JSON, as
+importing PyYAML would take longer."""
 NOT_NOW = ("dry_run", "bundle", "rehearse=layout", "-m", "--multirun", "-h", "--help", "--cfg", "-c", "--info", "-i")
 """How words begin of a launch that rehearses no single toy now."""
 SEED = "1234"
@@ -45,16 +46,18 @@ def guessed(variables: Mapping[str, str], seed: str = SEED) -> dict[str, str]:
 
 
 class Early:
-    """A process that imports a stack, for a request like `request`; its folder is `folder`."""
+    """A process that imports a stack, for a request like `request`; its folder is `kept`. checkout: where the program
+    starts, behind what Primus' run_pretrain.sh puts in front of PYTHONPATH; empty: of a stack that is installed."""
 
-    def __init__(self, python: str, program: str, variables: dict[str, str]) -> None:
-        path = os.pathsep.join(filter(None, (str(FOLDER), os.environ.get("PYTHONPATH"))))
-        env = {**os.environ, **variables, "PYTHONPATH": path, "TPRIMAT_PROBE": "probe"}
+    def __init__(self, python: str, program: str, variables: dict[str, str], checkout: str = "") -> None:
+        packages = sorted(map(str, Path(python).parents[1].glob("lib/python3*/site-packages")))[-1:] if checkout else ()
+        path = os.pathsep.join(filter(None, (checkout, *packages, str(FOLDER), os.environ.get("PYTHONPATH"))))
         self.guessed = variables
         self.kept = TemporaryDirectory(prefix="tprimat-early-")
+        env = {**os.environ, **variables, "PYTHONPATH": path, "TPRIMAT_PROBE": f"{self.kept.name}/probe"}
         self.request: dict[str, Any] = {"python": [python, "-u"], "argv": [program], "env": env}
         unseen = {name: value for name, value in env.items() if name.startswith(UNSEEN)}
-        self.request |= {"folder": self.kept.name, "unseen": unseen}
+        self.request |= {"folder": checkout or self.kept.name, "unseen": unseen}
         self.process, self.control = started(self.request, self.kept.name)
         atexit.register(self.end)
 
@@ -73,15 +76,25 @@ BEGUN: list[Early] = []
 def begin(words: Sequence[str]) -> None:
     """Begin to import where `words`, a launch's, are those of a toy whose stack can be imported before it."""
     said = dict(word.split("=", 1) for word in words if "=" in word and not word.startswith("-"))
-    stack, seed = said.get("framework", ""), said.get("training.seed", SEED)
-    python = said.get("framework.python", "")
-    if sys.platform != "linux" or said.get("rehearse") != "train" or not seed.isdecimal() or not python:
+    seed = said.get("training.seed", SEED)
+    if sys.platform != "linux" or said.get("rehearse") != "train" or not seed.isdecimal() or BEGUN:
         return
-    row = json.loads(TABLE.read_text(encoding="utf-8")).get(stack)
-    if row is None or any(word.startswith(NOT_NOW) for word in words) or not os.access(python, os.X_OK) or BEGUN:
+    table = json.loads(TABLE.read_text(encoding="utf-8"))
+    usual = {row.get("platform"): stack for stack, row in table.items()}
+    row = table.get(said.get("framework", usual.get(said.get("platform", "-"))))
+    if row is None or any(word.startswith(NOT_NOW) for word in words):
         return
-    python = os.path.abspath(python)  # noqa: PTH100 - links stay
-    BEGUN.append(Early(python, str(RANKS / row["program"]), guessed(row["variables"], seed)))
+    python = said.get("framework.python") or os.environ.get(row.get("python", ""), "")
+    checkout = said.get("framework.checkout") or os.environ.get(row.get("checkout", ""), "")
+    if os.access(python, os.X_OK) and bool(checkout) == ("checkout" in row):
+        BEGUN.append(_begun(row, os.path.abspath(python), checkout, seed))  # noqa: PTH100 - links stay
+
+
+def _begun(row: dict[str, Any], python: str, checkout: str, seed: str) -> Early:
+    variables = guessed(row["variables"], seed)
+    if not checkout:
+        return Early(python, str(RANKS / row["program"]), variables)
+    return Early(str(Path(python).with_name("python3")), row["program"], variables, os.path.realpath(checkout))
 
 
 def taken() -> Iterator[Early]:

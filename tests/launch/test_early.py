@@ -35,7 +35,7 @@ if __name__ == "__main__":
 TABLE = json.loads(early.TABLE.read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("stack", sorted(TABLE))
+@pytest.mark.parametrize("stack", sorted(stack for stack, row in TABLE.items() if "checkout" not in row))
 def test_what_is_guessed_is_what_the_plan_says(stack: str) -> None:
     small, _ = prepared(load_experiment(*TOY, f"framework={stack}", "framework.python=/opt/python"))
     plan = make_plan(small, Host(python="/opt/python", cpu_count=len(os.sched_getaffinity(0)), ci=False))
@@ -85,6 +85,47 @@ def test_the_rank_runs_in_the_process_that_has_imported(program: Path) -> None:
     assert process.returncode is not None
 
 
+PRIMUS = """
+import json, os, sys
+if __name__ == "__main__":
+    print(json.dumps([sys.argv[1:], os.getcwd(), os.environ["TPRIMAT_PROBE"], os.getppid()]), flush=True)
+"""
+
+
+@pytest.mark.parametrize("typed", [True, False], ids=["typed", "by its variables"])
+def test_primus_is_imported_in_its_checkout_as_its_own_script_starts_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: bool
+) -> None:
+    for file in (
+        "primus/backends/megatron/megatron_adapter.py",
+        "third_party/Megatron-LM/megatron/training/arguments.py",
+    ):
+        (tmp_path / file).parent.mkdir(parents=True)
+        (tmp_path / file).write_text(f"print('{file}', flush=True)", encoding="utf-8")
+    (tmp_path / "primus" / "cli").mkdir()
+    (tmp_path / "primus" / "cli" / "main.py").write_text(PRIMUS, encoding="utf-8")
+    python = Path(sys.executable)
+    if typed:
+        named: tuple[str, ...] = ("framework=primus", f"framework.checkout={tmp_path}", f"framework.python={python}")
+    else:
+        monkeypatch.setenv("PRIMUS_PATH", str(tmp_path))
+        monkeypatch.setenv("PRIMUS_PYTHON", str(python))
+        named = ("platform=amd",)
+    early.begin(("rehearse=train", *named))
+    process = early.BEGUN[0].process
+    # what shell/primus_train.sh, Primus' run_pretrain.sh and rehearsal/bin/torchrun set
+    packages = next(python.parents[1].glob("lib/python3*/site-packages"))
+    paths = {"PYTHONPATH": os.pathsep.join(map(str, (tmp_path, packages, FOLDER))), "TPRIMAT_PROBE": "/of/the/run"}
+    env = {**os.environ, **early.guessed(TABLE["primus"]["variables"]), **paths}
+    words = [str(python.with_name("python3")), "-u", "primus/cli/main.py", "train"]
+    with warm.kept(several=False):
+        asking = {**env, warm.VARIABLE: os.environ[warm.VARIABLE]}
+        done = subprocess.run(words, cwd=tmp_path, env=asking, capture_output=True, text=True, timeout=600, check=True)
+    *printed, said = done.stdout.splitlines()
+    assert [line.split("/")[0] for line in printed] == ["primus", "third_party"]
+    assert json.loads(said) == [["train"], str(tmp_path), "/of/the/run", process.pid]
+
+
 @pytest.mark.parametrize(
     "other", [{"FLAVOUR": "b"}, {"WORLD_SIZE": "1", "HF_HUB_OFFLINE": "0"}, {"PYTHONHASHSEED": "1"}], ids=str
 )
@@ -109,6 +150,8 @@ def test_a_rank_that_would_import_otherwise_imports_by_itself(program: Path, oth
         ("rehearse=layout", *WORDS[1:]),
         (WORDS[0], "framework=nemo,primus", WORDS[2]),
         (*WORDS[:2], "framework.python=/nowhere/python"),
+        (WORDS[0], "framework=primus", WORDS[2]),
+        (WORDS[0], WORDS[2]),
     ],
     ids=" ".join,
 )
