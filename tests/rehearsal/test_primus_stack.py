@@ -57,7 +57,7 @@ def test_a_bundle(tmp_path: Path) -> None:
     record = read(tmp_path / "record")
     assert (record.status, record.provenance) == ("completed", "rehearsed")
     assert [str(d) for d in record.differences] == []
-    assert record.environment["parameters"] == 541_312
+    assert record.environment["parameters"] == 820_352
     assert record.shrunk["num_layers"] == {"asked": 32, "ran": 4} and "speed" in record.not_rehearsed
     assert record.framework_version and record.effective["data"].value == "synthetic"
     assert all(step.step_time_s is None and step.memory_bytes is None for step in record.steps)

@@ -25,7 +25,7 @@ def lasting(record: Record) -> dict[str, Any]:
     known: dict[str, Any] = msgspec.to_builtins(record)
     for name in ("probe_time_s", _PRINTED_AT_IMPORT):
         known["environment"].pop(name, None)
-    for setting in known["dumped"].values():
+    for setting in (*known["dumped"].values(), *known["effective"].values()):
         setting.pop("line")
     return {name: value for name, value in known.items() if name not in _OF_THE_RUN}
 
