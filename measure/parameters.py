@@ -7,12 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, quantiles
 
 import numpy as np
+from msgspec.structs import replace
 
 from conf.machine import Figure, Machine, Training
 from measure.cases import COLLECTIVES, DTYPES, Case
 from measure.rates import Numbers
 
 DRAWS, LEVELS = 500, (0.025, 0.975)
+SAME_LIMIT = 0.01
+"""Limits of power that differ by less are one."""
 _DEGREES = {"tp": "layout.tensor_model_parallel_size", "pp": "layout.pipeline_model_parallel_size"}
 
 
@@ -148,12 +151,32 @@ def against(machine: Machine, baseline: Machine) -> Iterator[Figure]:
         ends = (float(low), float(high)) if len(ratios) > 2 else None
         samples = sum(count for _, count in ratios)
         yield Figure("fabric_factor", float(np.exp(np.median(values))), "1", text, of, ends, len(ratios), samples)
-    here, there = (
-        next((one for one in each.figures if one.name == "base_throughput"), None) for each in (machine, baseline)
-    )
+    here, there = _throughput(machine), _throughput(baseline)
     if here and there and machine.accelerator == baseline.accelerator:
         text = "base_throughput / the baseline's, each at its best batch and sequence of the same standard model"
-        ends = None
-        if here.interval and there.interval:
-            ends = (here.interval[0] / there.interval[1], here.interval[1] / there.interval[0])
-        yield Figure("vendor_factor", here.value / there.value, "1", text, of, ends, 2, here.samples + there.samples)
+        factor = _over(here, there, "vendor_factor", text, of)
+        yield factor
+        yield from _cap(machine, baseline, factor)
+
+
+def _over(here: Figure, there: Figure, name: str, text: str, of: Mapping[str, int | str]) -> Figure:
+    """Return one figure over another, between the ends of both."""
+    ends = None
+    if here.interval and there.interval:
+        ends = (here.interval[0] / there.interval[1], here.interval[1] / there.interval[0])
+    return Figure(name, here.value / there.value, "1", text, dict(of), ends, 2, here.samples + there.samples)
+
+
+def _cap(machine: Machine, baseline: Machine, factor: Figure) -> Iterator[Figure]:
+    """Yield what another limit of power leaves of a device's throughput, and of the energy of a token."""
+    limit, other = machine.value("power_limit"), baseline.value("power_limit")
+    if machine.device != baseline.device or not limit or not other or abs(limit / other - 1) < SAME_LIMIT:
+        return
+    of = {**factor.of, "limit_w": round(limit), "baseline_limit_w": round(other)}
+    yield replace(factor, name="power_cap", of={**of, "what": "base_throughput"})
+    here, there = (
+        next((one for one in each.figures if one.name == "energy_per_token"), None) for each in (machine, baseline)
+    )
+    if here and there:
+        text = "energy_per_token / the baseline's"
+        yield _over(here, there, "power_cap", text, {**of, "what": "energy_per_token"})

@@ -62,6 +62,8 @@ def figures(folder: Path, known: Sequence[Mapping[str, Any]], limit_w: float | N
     """Yield power of each phase that ran, its share of the limit (W of a device, or of all of a CPU), and the energy of
     a token. known: the phases."""
     lines, samples = _lines(folder), _samples(folder)
+    if limit_w:
+        yield Figure("power_limit", limit_w, "W", "the limit that is set, as its tool states it", {}, None, 1, 1)
     for one in known:
         own = [line for line in lines if line["phase"] == one["phase"]]
         watts = _watts(own, samples)

@@ -300,7 +300,7 @@ def _not_there(machine: Machine, scope: Scope, limit: float | None) -> dict[str,
         found |= dict.fromkeys(("all_reduce_rate", "fabric_factor"), "there is one device")
     else:
         found["fabric_factor"] = "baseline= names the machine that links are set against"
-    found["power_cap"] = "the effect of a lower limit is measured where somebody sets one: nothing here changes it"
+    found["power_cap"] = "baseline= names a measurement of this device under another limit: nothing here sets one"
     return {name: why for name, why in found.items() if name not in names}
 
 

@@ -97,6 +97,26 @@ def test_a_baseline_gives_the_fabric_s_and_the_device_s_factor() -> None:
     assert found["vendor_factor"].interval == pytest.approx((90 / 110, 110 / 90))
 
 
+def test_a_baseline_under_another_limit_of_power_gives_the_effect_of_the_cap() -> None:
+    def limited(watts: float, tokens: float, joules: float) -> Machine:
+        found = (
+            Figure("power_limit", watts, "W", ""),
+            Figure("base_throughput", tokens, "tokens/s", "", {}, (0.9 * tokens, 1.1 * tokens)),
+            Figure("energy_per_token", joules, "J/token", "", {"phase": "training"}),
+        )
+        return replace(machine(), figures=found)
+
+    whole, capped = limited(700, 100, 7.0), limited(500, 90, 5.6)
+    found = {one.of["what"]: one for one in against(capped, whole) if one.name == "power_cap"}
+    assert found["base_throughput"].value == pytest.approx(0.9)
+    assert found["base_throughput"].interval == pytest.approx((81 / 110, 99 / 90))
+    assert found["energy_per_token"].value == pytest.approx(0.8)
+    assert [one.of["limit_w"] for one in found.values()] == [500, 500]
+    other = replace(capped, device="another")
+    for first, second in ((whole, limited(702, 100, 7.0)), (other, whole), (replace(whole, figures=()), whole)):
+        assert "power_cap" not in {one.name for one in against(first, second)}
+
+
 def phase(name: str, begin: float, rank: int = 0, **more: Any) -> str:
     return json.dumps({"phase": name, "rank": rank, "begin_s": begin, "end_s": begin + 6, "calls": 10, **more}) + "\n"
 
@@ -113,8 +133,9 @@ def test_power_is_the_mean_of_samples_within_a_phase_and_a_share_of_the_limit(tm
     ]
     (tmp_path / FILE).write_text("\n".join(json.dumps({**one, "tool": "nvidia-smi"}) for one in samples))
     found = {
-        (one.name, one.of["phase"]): one.value for one in power.figures(tmp_path, [{"phase": "idle"}, step], 700.0)
+        (one.name, one.of.get("phase")): one.value for one in power.figures(tmp_path, [{"phase": "idle"}, step], 700.0)
     }
+    assert found["power_limit", None] == 700.0
     assert found["power", "idle"] == 90.0
     assert found["power", "training"] == 610.0
     assert found["power_share", "training"] == pytest.approx(610 / 700)
@@ -124,13 +145,13 @@ def test_power_is_the_mean_of_samples_within_a_phase_and_a_share_of_the_limit(tm
 
 
 def test_the_processor_s_own_counter_is_read_also_where_it_begins_again(tmp_path: Path) -> None:
-    for number, (joules, limit) in enumerate(((10, 200), (250, 150))):
+    for number, (joules, watts_limit) in enumerate(((10, 200), (250, 150))):
         zone = tmp_path / f"intel-rapl:{number}"
         zone.mkdir()
         for name, value in (
             ("energy_uj", joules),
             ("max_energy_range_uj", 262),
-            ("constraint_0_power_limit_uw", limit),
+            ("constraint_0_power_limit_uw", watts_limit),
         ):
             (zone / name).write_text(f"{value * 1_000_000}\n")
     ranks = rank_module("measure_ranks")
@@ -141,8 +162,8 @@ def test_the_processor_s_own_counter_is_read_also_where_it_begins_again(tmp_path
     assert [ranks._used(*pair) for pair in zip(before, after, strict=True)] == [60, 20]
     assert power.counter_limit_w(tmp_path) == 350
     (tmp_path / "phases-0.jsonl").write_text(phase("idle", 100, joules=180.0))
-    (watts, share) = power.figures(tmp_path, [{"phase": "idle"}], 350)
-    assert watts.value == 30.0
+    (limit, watts, share) = power.figures(tmp_path, [{"phase": "idle"}], 350)
+    assert (limit.value, watts.value) == (350.0, 30.0)
     assert share.value == pytest.approx(30 / 350)
 
 
