@@ -17,6 +17,7 @@ from conf.resolve import Experiment
 from conf.vendors import vendor_of
 from conf.vocabulary import read_yaml
 from launchers.frameworks import framework_of
+from launchers.leftovers import MARK
 from launchers.plan import Plan
 
 RANKS = Path(__file__).parent / "ranks"
@@ -55,7 +56,8 @@ def problems(e: Experiment) -> Iterator[Problem]:
 
 
 def wrap(plan: Plan, e: Experiment, directory: Path, cache: Path | None = None) -> Plan:
-    """Return `plan` in e.image by e.cluster.container; as it is where that is none. directory: where the run happens.
+    """Return `plan` in e.image by e.cluster.container; as it is where that is none. Enroot's processes are our own, and
+    keep the mark by which those are found that nobody waits for. directory: where the run happens.
     cache: the user's Hugging Face cache, where there is one. Both absolute. ConfigError: problems(e), or a folder that
     cannot be written as a mount."""
     if e.cluster.container == "none":
@@ -70,7 +72,8 @@ def wrap(plan: Plan, e: Experiment, directory: Path, cache: Path | None = None) 
     if cache is not None and "HF_HOME" not in plan.env:
         plan = plan.with_env({"HF_HOME": (str(cache), "the user's Hugging Face cache, mounted")})
     env = {**plan.env, **variables}
-    before = _before(e, str(directory), mounts, (*sorted(env), *plan.forward_env), name_of(directory))
+    passed = (*sorted(env), *plan.forward_env, *((MARK,) if e.cluster.container == "enroot" else ()))
+    before = _before(e, str(directory), mounts, passed, name_of(directory))
     check = (*before, *plan.check) if plan.check else ()
     setup = tuple((*before, *command) for command in plan.setup)
     container = (e.cluster.container, name_of(directory))

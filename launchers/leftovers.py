@@ -1,11 +1,14 @@
 """End what a run left in a container: its processes belong to a daemon, so that no signal to the client reaches them
-for sure."""
+for sure. Standard library only: launchers/guard.py starts this file."""
 
 from __future__ import annotations
 
 import subprocess
+import sys
 from collections.abc import Sequence
 
+MARK = "TPRIMAT_RUN"
+"""A variable of the processes of a run, by which those are found that a rank has left behind."""
 LIMIT_S = 60.0  # a daemon that ends eight GPUs' processes takes a while
 _REMOVE = {
     "docker": ("docker", "rm", "--force"),
@@ -15,17 +18,16 @@ _UNKNOWN = "no such container"  # as both say, in several cases
 
 
 def removal(container: tuple[str, str] | None) -> tuple[str, ...]:
-    """Return the command that ends a container of this (runtime, name); none where there is no such command."""
-    runtime, name = container or ("", "")
-    return (*_REMOVE[runtime], name) if runtime in _REMOVE else ()
+    """Return the command that does `remove` of a container; none where there is none."""
+    return (sys.executable, "-ISB", __file__, *container) if container else ()
 
 
 def remove(container: tuple[str, str] | None) -> str | None:
-    """End and remove the container or the job step (runtime, name), where one is left; of Enroot nothing can be: its
-    processes are our own. Return why it may run still, None where it does not."""
+    """End and remove the container or the job step (runtime, name), where one is left; of Enroot and Apptainer nothing
+    can be: their processes are our own. Return why it may run still, None where it does not."""
     runtime, name = container or ("", "")
-    if argv := removal(container):
-        return _failure(argv)
+    if runtime in _REMOVE:
+        return _failure((*_REMOVE[runtime], name))
     if runtime == "pyxis":
         rows = _done(("squeue", "--me", "--steps", "--noheader", "--format=%i|%j")).stdout.splitlines()
         named = [row.partition("|") for row in rows]
@@ -49,3 +51,7 @@ def _done(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.run(argv, check=False, timeout=LIMIT_S, **how)  # type: ignore[call-overload,no-any-return]
     except (OSError, subprocess.SubprocessError) as error:
         return subprocess.CompletedProcess(argv, 127, "", str(error))
+
+
+if __name__ == "__main__":
+    sys.exit(remove((sys.argv[1], sys.argv[2])))

@@ -21,7 +21,7 @@ import psutil
 from conf import devices
 from conf.secret import for_group
 from launchers.guard import guarded
-from launchers.leftovers import removal, remove
+from launchers.leftovers import MARK, removal, remove
 from launchers.output import Output
 from launchers.plan import Plan
 from launchers.variables import steering
@@ -32,8 +32,6 @@ START_TIMES = 3
 little, and take many times longer on a machine that others use, too."""
 STUCK_S = 120.0  # for a disk that takes no byte of the log
 POLL_S = 0.2
-MARK = "TPRIMAT_RUN"
-"""A variable of the processes of a run, by which those are found that a rank has left behind."""
 ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
 """Signals that end a run with its record. Slurm sends SIGUSR1 before its time limit, where --signal says so."""
 _SET_CHILD_SUBREAPER = 36  # linux/prctl.h
