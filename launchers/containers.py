@@ -9,6 +9,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
@@ -33,6 +34,7 @@ Mount = tuple[str, str, bool]
 """A folder, its place in the container, and whether it may be written."""
 SCRIPT = "container.sh"
 _HERE, _NAME = "@here@", "@name@"  # what only the node knows, until the words are written for its shell
+_OF_RUNS = re.compile(r"--(?:name|detach|job-name|container-(?:image|name))|-[dJ].*")
 _OF_JOB = (
     *("SLURM_JOB_ID", "SLURM_NNODES", "SLURM_NODEID", "SLURM_RESTART_COUNT", "SLURM_STEP_ID"),
     *("CHECKPOINTS", "DRY_RUN", "PREFLIGHT", "POWER_INTERVAL_S", "PYTHON", "RUN_DIR", "TRAIN_ITERS", "TRAIN_LOG"),
@@ -53,6 +55,21 @@ def problems(e: Experiment) -> Iterator[Problem]:
         yield Problem("image", "enroot starts a local image", image, "the path of a .sqsh file, or a container", hint)
     if runtime == "pyxis" and e.nodes > 1 and e.cluster.job is None:
         yield Problem("nodes", "srun would start the same node rank on each node", str(e.nodes), "1")
+    yield from _refused_options(e.cluster.container_options)
+
+
+def _refused_options(options: Command) -> Iterator[Problem]:
+    """Yield what of the user's words would start another image, or what no longer ends with the run: it is ended by its
+    name."""
+    where = "cluster.container_options"
+    for before, word in pairwise(("", *options)):
+        takes_a_word = before.startswith("-") and "=" not in before
+        if word == "--" or not (word.startswith("-") or takes_a_word):
+            what, hint = "is no option, and would be taken for the image", "image=, or --OPTION=VALUE in one word"
+            yield Problem(where, what, word or "an empty word", hint=hint)
+        elif _OF_RUNS.fullmatch(word.partition("=")[0]):
+            what = "decides how the run is found again and ended, which is the plan's to say"
+            yield Problem(where, what, word, hint="leave it out")
 
 
 def wrap(plan: Plan, e: Experiment, directory: Path, cache: Path | None = None) -> Plan:

@@ -18,7 +18,7 @@ from typing import Any
 
 from launchers import early
 from launchers.early import Early
-from launchers.runner import MARK
+from launchers.leftovers import MARK
 
 VARIABLE, MOST_BYTES = "TPRIMAT_WARM", 1 << 17  # as rehearsal/tprimat_warm.py has them
 MOST = 3

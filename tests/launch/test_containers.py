@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
@@ -40,6 +41,27 @@ def test_golden_command(name: str, golden: Callable[[str, str], None]) -> None:
     stated = [("setup", *command) for command in plan.setup] + [("run", *plan.argv)] + [("check", *plan.check)]
     lines = "\n".join("\n    ".join(map(shlex.quote, command)) for command in stated)
     golden(f"containers/{name}.txt", lines.replace(str(containers.RANKS), "RANKS") + "\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "refused"),
+    [
+        (("img2",), "would be taken for the image"),
+        (("--", "img2"), "would be taken for the image"),
+        (("--privileged=true", "img2"), "would be taken for the image"),
+        (("-v", "/a:/b", "img2"), "would be taken for the image"),
+        (("--name=other",), "found again and ended"),
+        (("--name", "other"), "found again and ended"),
+        (("-d",), "found again and ended"),
+        (("--device", "/dev/infiniband", "--privileged", "-v", "/a:/b"), ""),
+    ],
+)
+def test_options_that_hide_the_image_or_the_run_are_refused(options: tuple[str, ...], refused: str) -> None:
+    e = load_experiment(
+        "model=llama", "cluster.container=docker", *CASES["docker"], f"cluster.container_options={options}"
+    )
+    problems = [str(problem) for problem in containers.problems(e)]
+    assert (refused in problems[0]) if refused else problems == []
 
 
 def test_without_a_container_nothing_changes() -> None:
