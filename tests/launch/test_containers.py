@@ -57,9 +57,8 @@ def test_golden_command(name: str, golden: Callable[[str, str], None]) -> None:
     ],
 )
 def test_options_that_hide_the_image_or_the_run_are_refused(options: tuple[str, ...], refused: str) -> None:
-    e = load_experiment(
-        "model=llama", "cluster.container=docker", *CASES["docker"], f"cluster.container_options={options}"
-    )
+    own = f"cluster.container_options={json.dumps(options)}"
+    e = load_experiment("model=llama", "cluster.container=docker", *CASES["docker"], own)
     problems = [str(problem) for problem in containers.problems(e)]
     assert (refused in problems[0]) if refused else problems == []
 
