@@ -25,7 +25,7 @@ help:
 	@echo "make drills   faults made with real processes: a table of what each did before it was mended, and does now"
 	@echo "make docs     site/ from docs/ and the docstrings, and every code block of README.md and docs/ run"
 	@echo "make test-wheel  the wheel built, installed in an empty environment and used there"
-	@echo "make test-layouts  every layout of the engine in width, minutes more"
+	@echo "make test-layouts  every layout of the engine in width, and drills of a quarter of a minute and more"
 	@echo "make test-slurm   jobs on a real Slurm of two emulated nodes (root, apt-get install slurm-wlm munge, for sacct slurmdbd mariadb-server; skipped by name without)"
 	@echo "make drills-slurm  those, and faults of jobs: killed daemons, full disks, time limits; five minutes and more"
 	@echo "make test-nvidia  NeMo 2.7.3 and Megatron-Bridge 0.3.1 themselves on this CPU: every recipe built, a toy model trained (installs 2.5 GB)"

@@ -176,6 +176,7 @@ def mounted(document: Mapping[str, Any], volume: Mapping[str, Any], folder: Path
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.engine
 @pytest.mark.long
 def test_what_a_pod_gets_trains(tmp_path: Path) -> None:

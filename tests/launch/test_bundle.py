@@ -65,6 +65,7 @@ def test_golden_start(name: str, golden: Callable[[str, str], None]) -> None:
     golden(f"bundles/{name}.txt", "".join(f"--- {file}\n{texts[file]}\n" for file in SHOWN))
 
 
+@pytest.mark.slow
 @pytest.mark.engine
 @pytest.mark.long
 def test_a_bundle_trains_to_the_losses_of_a_run_of_ours(tiny: Path, tmp_path: Path) -> None:

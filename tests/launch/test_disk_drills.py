@@ -95,6 +95,7 @@ def disk(tmp_path: Path) -> dict[str, Any]:
     return {"LD_PRELOAD": str(tmp_path / "disk.so"), "BAD_DISK": str(tmp_path / "bad")}
 
 
+@pytest.mark.slow
 @pytest.mark.drill("a traceback, the run stayed running, and the second run of the sweep never began")
 def test_a_stale_file_handle_loses_no_run(stub: Stub, disk: dict[str, Any], tmp_path: Path) -> None:
     stub.program("time.sleep(0.2)")
@@ -112,6 +113,7 @@ def test_a_stale_file_handle_loses_no_run(stub: Stub, disk: dict[str, Any], tmp_
     assert code == 0 and shown.count("completed before") == 1, shown
 
 
+@pytest.mark.slow
 @pytest.mark.drill("15 of 20 steps were lost, and a good run had failed")
 def test_a_slow_disk_loses_no_step(stub: Stub, disk: dict[str, Any]) -> None:
     """A megabyte in writes of at most 64 kB that take a second each, for long after the ranks have ended."""

@@ -251,6 +251,7 @@ def test_the_plan_of_a_job_on_gpus_looks_first_and_others_where_requested() -> N
     assert of("cluster=slurm", "preflight=none").setup == of().setup
 
 
+@pytest.mark.slow
 @pytest.mark.engine
 @pytest.mark.long
 def test_a_launch_with_preflight_has_the_nodes_in_its_record(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from tests.drills import PATIENCE_S, Stub, wait_until
 pytestmark = pytest.mark.engine  # which must be installed, and does not train here
 
 
+@pytest.mark.slow
 @pytest.mark.drill("the container went on without its launcher")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_container_of_podman_ends_with_its_launcher(tmp_path: Path, number: signal.Signals) -> None:

@@ -199,6 +199,7 @@ def mount(*words: str) -> None:
         pytest.skip("no rights to mount")
 
 
+@pytest.mark.slow
 @drill("a traceback, the run stayed running, and the second run of the sweep never began")
 def test_a_directory_that_becomes_read_only_loses_no_run(stub: Stub) -> None:
     stub.program("time.sleep(0.2)")
@@ -222,6 +223,7 @@ def test_a_directory_that_becomes_read_only_loses_no_run(stub: Stub) -> None:
     assert [*directory.glob("attempts/1/record/run.json")] and not beside.exists()
 
 
+@pytest.mark.slow
 @drill("exit code 0 after no iteration; and the next launch refused our own record")
 def test_a_directory_that_is_removed_is_named_and_the_run_begins_anew(stub: Stub) -> None:
     stub.program("time.sleep(0.2)")

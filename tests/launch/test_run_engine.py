@@ -119,6 +119,7 @@ def test_a_rank_that_dies_ends_the_run_at_once(tmp_path: Path) -> None:
     assert record["status"] == "failed" and "SIGKILL" in record["cause"] and record["last_lines"]
 
 
+@pytest.mark.slow
 def test_a_rank_that_hangs_ends_as_hung(tmp_path: Path) -> None:
     process, family = running(tmp_path, "hang_after_s=40")  # before the first step nothing is logged
     stopped_at = time.monotonic()

@@ -25,6 +25,7 @@ def lines(folder: Path) -> list[tuple[int, int, int]]:
     return [(one["round"], one["case"], one["rank"]) for one in map(json.loads, texts)]
 
 
+@pytest.mark.slow
 def test_what_was_stopped_goes_on_and_no_visit_is_made_twice(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "measure", "ranks=2", "-o", str(tmp_path)]
     started = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
@@ -64,6 +65,7 @@ def test_a_rank_that_dies_leaves_a_file_that_says_what_is_missing(tmp_path: Path
     assert "timings" not in read(tmp_path / "machine.yaml").unknown
 
 
+@pytest.mark.slow
 def test_one_that_is_stopped_in_a_training_leaves_what_it_has_and_nobody_behind(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "measure", "ranks=1", "minutes=0.2", "-o", str(tmp_path)]
     started = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
