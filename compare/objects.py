@@ -77,6 +77,7 @@ class Table(Struct, frozen=True):
 
     causes: Mapping[Cause, tuple[str, ...]]
     decides: tuple[str, ...]
+    variables: tuple[str, ...]
     idle: Mapping[str, Idle]
     absent: Mapping[str, Any]
 
@@ -247,7 +248,7 @@ def strays(record: Record) -> dict[str, tuple[str, ...]]:
 
 def changes_numbers(variable: str) -> bool:
     """Return whether a variable of the environment changes what is computed, and not only how fast."""
-    return "TF32" in variable
+    return any(fnmatchcase(variable, pattern) for pattern in table().variables)
 
 
 def process_of(record: Record) -> Process:

@@ -398,7 +398,7 @@ def _no_band(first: Record, second: Record) -> str:
         return BEGIN_EQUAL
     if precision := _unlike((first, second), _PRECISION):
         return f"two precisions round otherwise ({', '.join(precision)})"
-    if "CP" in differing(first, second):
+    if any(record.setting("context_parallel_size") not in (None, 1) for record in (first, second)):
         return "context parallelism is not rehearsed: a rank attends to its own part of the sequence alone"
     if "MBS" in differing(first, second) and all(record.setting("num_experts") for record in (first, second)):
         return "the balancing loss of experts is one of each micro-batch, and these are of two sizes"

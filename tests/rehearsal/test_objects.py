@@ -14,6 +14,7 @@ import py_compile
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -121,6 +122,43 @@ def test_variables_that_steer_numerics_and_communication(read: Any, monkeypatch:
     assert (found["HIPBLASLT_TUNING_OVERRIDE_FILE"], found["NCCL_TOPO_FILE"]) == ("<a file>", "")
 
 
+@pytest.mark.parametrize(
+    ("variable", "steers"),
+    [
+        *((name, True) for name in ("ONEDNN_DEFAULT_FPMATH_MODE", "ATEN_CPU_CAPABILITY", "MKL_CBWR", "KMP_BLOCKTIME")),
+        *((name, True) for name in ("HIP_FORCE_DEV_KERNARG", "FP32_MASTER_WEIGHTS", "PRIMUS_DETERMINISTIC")),
+        *((name, True) for name in ("CUDA_MODULE_LOADING", "USE_ROCM_AITER_ROPE_BACKEND", "PYTHONOPTIMIZE")),
+        *((name, False) for name in ("PRIMUS_TEAM", "PRIMUS_PATH", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")),
+        *((name, False) for name in ("CUDA_HOME", "USER", "PRIMUS_RELEASE", "MEGATRON_LOGGING_LEVEL")),
+    ],
+)
+def test_a_variable_that_a_stack_or_a_library_reads(
+    read: Any, monkeypatch: pytest.MonkeyPatch, variable: str, steers: bool
+) -> None:
+    monkeypatch.setenv(variable, "1")
+    assert (variable in read.variables()) is steers
+
+
+def test_a_switch_that_is_changed_after_the_first_step_has_both_values(read: Any) -> None:
+    first, now = (read.Named(read.Switches, {"garbage_collection": on, "mkldnn": True}, {}) for on in (True, False))
+    assert read.changed_since(first, now) == {"garbage_collection": [True, False]}
+    assert read.changed_since(first, first) == {}
+
+
+@pytest.mark.parametrize(
+    ("trainer", "plans"),
+    [
+        (SimpleNamespace(use_pytorch_profiler=True), True),
+        (SimpleNamespace(profile=True), True),
+        (SimpleNamespace(use_pytorch_profiler=False, profile=None), False),
+        (SimpleNamespace(callbacks=[type("NsysCallback", (), {})()]), True),
+        (SimpleNamespace(callbacks=[object()]), False),
+    ],
+)
+def test_whether_a_stack_is_to_profile_a_step(read: Any, trainer: Any, plans: bool) -> None:
+    assert read.profiles((None, trainer)) is plans
+
+
 PROGRAM = """
 import json, os, sys
 sys.path.append(os.environ["OURS"])
@@ -157,7 +195,7 @@ NEMO = {"nemo/__init__.py": "__version__ = '2'\n"}
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
     """Return a folder of installed packages: NeMo and Megatron-Core."""
-    site = tmp_path / "site"
+    site = tmp_path / "site-packages"
     install(site, "megatron-core", "0.15.3", MEGATRON)
     install(site, "nemo-toolkit", "2.7.3", NEMO)
     return site
@@ -239,10 +277,12 @@ def test_a_pyc_that_was_installed_or_just_written_is_not_compiled_again(
     cached = poison(source)
     vars(module)["__cached__"] = str(cached)
     monkeypatch.setitem(sys.modules, "planted", module)
-    written = cached.stat().st_ctime
-    for until, answers in ((written + 1, [True, False, False]), (written, [False, False, False])):
+    written, seen = read._times(cached)
+    times = ((0.0, 0.0), (written, seen), (written + 1, seen + 1), (written - 1, seen + 1))
+    for until, answers in ((seen + 1, [True, False, False, True]), (seen, [False, False, False, False])):
         monkeypatch.setattr(read, "_SINCE", until)
-        assert [read.is_other_code("planted", source, since) for since in (0.0, written, written + 1)] == answers
+        said = "a copy of the environment is younger than all in it, and only the time of the file itself says more"
+        assert [read.is_other_code("planted", source, since) for since in times] == answers, said
 
 
 def test_a_library_is_named_where_it_hides_a_module(read: Any, site: Path) -> None:
@@ -312,6 +352,31 @@ def test_whatever_else_came_from_in_front_is_named(site: Path, tmp_path: Path) -
     (site / "nemo" / "__init__.py").write_text("import nemo_patch\n")
     found = ran(site, tmp_path / "mine")
     assert found["ahead"] == [f"{tmp_path / 'mine'}: nemo_patch"]
+
+
+def test_code_in_an_archive_in_front_and_behind_one_is_named(site: Path, tmp_path: Path) -> None:
+    (tmp_path / "behind").mkdir()
+    (tmp_path / "behind" / "nemo_behind.py").write_text("")
+    archive = tmp_path / "front.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("nemo_patch.py", "")
+    (site / "nemo" / "__init__.py").write_text("import nemo_patch, nemo_behind\n")
+    found = ran(site, archive, tmp_path / "behind")
+    assert found["ahead"] == [f"{tmp_path / 'behind'}: nemo_behind", f"{archive}: nemo_patch"]
+
+
+def test_a_dependency_that_no_package_has_installed_is_named(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TPRIMAT_REHEARSE", "train")
+    install(site, "einops", "0.8.1", {"einops/__init__.py": ""})
+    shutil.rmtree(site / "nemo_toolkit-2.7.3.dist-info")
+    install(site, "nemo-toolkit", "2.7.3", {"nemo/__init__.py": "import einops\n"})
+    assert ran(site)["commits"]["einops"] == "0.8.1"
+    (site / "einops" / "__init__.py").write_text("TWO = 2\n")
+    assert ran(site)["changed"] == ["einops: einops/__init__.py"]
+    shutil.rmtree(site / "einops-0.8.1.dist-info")
+    assert ran(site)["ahead"] == [f"{site}: einops"], "no package has it"
 
 
 def test_a_checkout_is_named_by_its_commit_and_a_dirty_one_is_said(site: Path, tmp_path: Path) -> None:

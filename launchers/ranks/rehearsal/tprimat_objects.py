@@ -36,15 +36,25 @@ _SECRET = re.compile(
     r"(?i)secret|passw|passphrase|credential|api_?key|(?:access|private|auth)_?key|(?:^|_)(?:token|key)$"
 )
 _STEERS = re.compile(
-    r"(?:NVTE|NCCL|RCCL|MSCCL|TORCH|TORCHINDUCTOR|TORCHDYNAMO|PYTORCH|CUBLAS|CUBLASLT|CUDNN|HIPBLASLT|ROCBLAS|MIOPEN|"
-    r"HSA|UCX|NVSHMEM|AITER|CK|TE|PRIMUS_TURBO|FLASH_ATTENTION|TRITON)_|.*TF32|CUDA_DEVICE_MAX_CONNECTIONS$|CUDA_LAUNCH_BLOCKING$|"
-    r"GPU_MAX_HW_QUEUES$|AMD_LOG_LEVEL$|PYTHONHASHSEED$|LD_PRELOAD$"
+    r"(?:NVTE|NCCL|RCCL|MSCCL|MSCCLPP|TORCH|TORCHINDUCTOR|TORCHDYNAMO|PYTORCH|CUBLAS|CUBLASLT|CUDNN|HIPBLASLT|ROCBLAS|MIOPEN|"
+    r"HSA|UCX|UCC|NVSHMEM|ROCSHMEM|MORI|AITER|FLYDSL|CK|TE|PRIMUS_TURBO|FLASH_ATTENTION|TRITON|TENSILE|"
+    r"ONEDNN|DNNL|MKL|ATEN|FBGEMM|OPENBLAS|KMP|GOMP|KINETO|MALLOC|"  # of the processor, which a rehearsal runs on
+    r"XLA_USE|USE_TE|USE_TURBO|USE_ROCM|USE_HIPBLASLT|USE_V4|V4_FLYDSL|PATCH_TE|WARMUP_FP8|ENABLE_TRANSPOSE|ENABLE_SDMA|SDMA|"
+    r"MEGATRON_SDMA|HIP_FORCE|HIP_LAUNCH|FUSED_(?:LINEAR_)?CE)(?:_|$)|.*TF32|CUDA_DEVICE_MAX_CONNECTIONS$|"
+    r"CUDA_(?:LAUNCH_BLOCKING|MODULE_LOADING|DEVICE_ORDER|SCALE_LAUNCH_QUEUES|GRAPH_CAPTURE_FREEZE_GC|CACHE_DISABLE)$|"
+    r"FP32_MASTER_WEIGHTS$|DEBUG_SIMULATOR$|OMP_(?!NUM_THREADS$)|HEALING_|NUM_LAYERS_AT_|LEGACY_GG$|MOE_SKIP_|ENABLE_NUMA_BINDING$|"
+    r"PRIMUS_(?!EXP_NAME$|TEAM$|USER$|WORKSPACE$|LOG_|CLUSTER$|PYTHON$|RELEASE$|PACKAGES$|VERBOSE_|PROJ_|BENCH_|EXPECT_)|"
+    r"GPU_MAX_HW_QUEUES$|AMD_LOG_LEVEL$|PYTHON(?:HASHSEED|OPTIMIZE|MALLOC|DEVMODE|PROFILEIMPORTTIME)$|GLIBC_TUNABLES$|LD_(?:PRELOAD|AUDIT|BIND_NOW)$"
 )
+"""Names that torch 2.13, oneDNN, MKL, OpenMP, Megatron-LM and Primus v26.5.1 read, as their sources have them."""
 _PLACES = re.compile(r"(?:_DIR|_PATH|_HOME|_ROOT)$")
 _TABLE = re.compile(r"_FILE$")
 """Files that tune (HIPBLASLT_TUNING_OVERRIDE_FILE, NCCL_TOPO_FILE): that there is one counts, and not where."""
 REHEARSES = any(os.environ.get(name) for name in ("TPRIMAT_REHEARSE", "TPRIMAT_REHEARSED"))
-_LIBRARIES = ("torchtitan", "transformers", "accelerate", "deepspeed", "lightning", "torch", "numpy")
+_LIBRARIES = (
+    *("torchtitan", "transformers", "accelerate", "deepspeed", "lightning", "torch", "numpy"),
+    *("einops", "apex", "flash_attn", "triton", "grouped_gemm", "primus_turbo", "aiter", "safetensors", "tokenizers"),
+)
 """Held to their RECORD whole by a rehearsal; a training does not wait for thousands of files."""
 PACKAGES = {
     "megatron.core": "megatron-core",
@@ -111,7 +121,10 @@ class Switches(NamedTuple):
     """The switches of a process that decide how fast a step is, or how it is rounded, beside all configuration: as
     they are while steps are made. garbage_collection: by Python itself; its interval: after how many steps the stack
     collects by hand. workers: of the training data's loader, as its iterator has them. evaluation: after so many steps
-    so many batches. scaled_dot_product: torch's kernels that may be taken, in the order of _ATTENTIONS."""
+    so many batches. scaled_dot_product: torch's kernels that may be taken, in the order of _ATTENTIONS. tracer_active:
+    Python's or torch's profiler, or a tracer, is at work; tracer_planned: the stack is to profile a step, or the
+    memory, be it later. saving: checkpoints, after so many steps. iterations_to_skip, rampup_batch_size: what a toy's
+    few steps may not come to."""
 
     garbage_collection: bool
     garbage_collection_threshold: tuple[int, ...]
@@ -133,7 +146,18 @@ class Switches(NamedTuple):
     default_dtype: str
     mkldnn: bool
     num_threads: int
+    cpu_capability: str
     flush_denormal: bool
+    fp16_accumulation: bool
+    mkldnn_fp32_precision: str
+    cudnn_enabled: bool
+    anomaly_detection: bool
+    tracer_active: bool
+    autograd_threads: bool
+    tracer_planned: bool
+    saving: int | None
+    iterations_to_skip: tuple[int, ...] | None
+    rampup_batch_size: tuple[int, ...] | None
 
 
 _ATTENTIONS = ("flash", "mem_efficient", "math", "cudnn")
@@ -170,9 +194,26 @@ def switches(
         default_dtype=json_value(torch.get_default_dtype()),
         mkldnn=torch.backends.mkldnn.enabled,
         num_threads=torch.get_num_threads(),
+        cpu_capability=torch.backends.cpu.get_cpu_capability(),
         flush_denormal=sys.float_info.min / 2 == 0.0,
+        fp16_accumulation=getattr(blas, "allow_fp16_accumulation", False),  # from torch 2.7 on, the next from 2.9
+        mkldnn_fp32_precision=getattr(getattr(torch.backends.mkldnn, "matmul", None), "fp32_precision", "none"),
+        cudnn_enabled=cudnn.enabled,
+        anomaly_detection=torch.is_anomaly_enabled(),
+        tracer_active=sys.getprofile() is not None or sys.gettrace() is not None or torch.autograd._profiler_enabled(),
+        autograd_threads=torch._C._is_multithreading_enabled(),
+        tracer_planned=profiles(trainers),
+        saving=_first_of(trainers, "save_interval") if _first_of(trainers, "save") else None,
+        iterations_to_skip=tuple(_first_of(trainers, "iterations_to_skip") or ()) or None,
+        rampup_batch_size=tuple(_first_of(trainers, "rampup_batch_size") or ()) or None,
     )
     return Named(Switches, values._asdict(), {})
+
+
+def changed_since(first: Named, now: Named) -> dict[str, Any]:
+    """Return the switches that were changed between two readings, each with both values in the order of time."""
+    pairs = ((name, value, now.values.get(name)) for name, value in first.values.items())
+    return {name: [value, later] for name, value, later in pairs if value != later}
 
 
 def collection_interval(trainers: tuple[Any, ...]) -> int | None:
@@ -182,6 +223,16 @@ def collection_interval(trainers: tuple[Any, ...]) -> int | None:
     by_hand = _first_of(trainers, "manual_gc")
     interval: int | None = _first_of(trainers, "manual_gc_interval") if by_hand else None
     return interval or _first_of(callbacks, "gc_interval_train")
+
+
+_PROFILERS = ("use_nsys_profiler", "use_pytorch_profiler", "profile", "record_memory_history")
+
+
+def profiles(trainers: tuple[Any, ...]) -> bool:
+    """Return whether a stack is to profile a step, by Megatron's names and Lightning's callbacks."""
+    callbacks = (type(callback).__name__ for one in trainers for callback in getattr(one, "callbacks", None) or ())
+    by_callback = any(word in name for name in callbacks for word in ("Profil", "Nsys"))
+    return by_callback or any(_first_of(trainers, name) is True for name in _PROFILERS)
 
 
 def evaluation(trainers: tuple[Any, ...]) -> tuple[float, float] | None:
@@ -332,7 +383,7 @@ class Code:
                 why = installed.why_changed(file)
                 if why or (REHEARSES and is_other_code(name, file, installed.since)):
                     self.changed.append(f"{installed.name}: {why or f'{installed.path(file)}{_OTHER}'}")
-            elif installed is None and not _PACKAGED.isdisjoint(file.parts):
+            elif installed is None and not _PACKAGED.isdisjoint(file.parts) and not (package and PACKAGES[package]):
                 continue  # of a distribution that is none of a stack's
             elif not self._is_known(file, installed):
                 strays.setdefault(str(_root(name, file)), []).append(name)
@@ -393,7 +444,7 @@ class Code:
 
 class _Installed:
     """A distribution, and the hashes that its RECORD has of its files. source: of an editable one its folder. since:
-    when it was installed, as the file system has it, which nobody sets; 0: unknown."""
+    when it was installed, by _times; 0: unknown."""
 
     def __init__(self, found: Distribution) -> None:
         self.name, self.version = found.metadata["Name"], found.version
@@ -402,7 +453,7 @@ class _Installed:
         rows = (row for row in csv.reader(lines) if len(row) >= 2 and row[0].endswith(_CODE))
         self.hashes = {row[0]: row[1] for row in rows}
         list_of_files = Path(str(getattr(found, "_path", "")), "RECORD")
-        self.since = list_of_files.stat().st_ctime if list_of_files.is_file() else 0.0
+        self.since = _times(list_of_files) if list_of_files.is_file() else (0.0, 0.0)
         origin = json.loads(found.read_text("direct_url.json") or "{}")
         editable = origin.get("dir_info", {}).get("editable")
         self.source = os.path.realpath(unquote(urlsplit(origin["url"]).path)) if editable else None
@@ -436,15 +487,24 @@ _OTHER = ", of which __pycache__ has other code"
 _SINCE = time.time()
 
 
-def is_other_code(name: str, file: Path, since: float = 0.0) -> bool:
+def _times(path: Path) -> tuple[float, float]:
+    """Return when a file was written, and when the file system saw it last: of an image that was unpacked, or of an
+    environment that was copied, all are of one moment, and only the first says more."""
+    found = path.stat()
+    return found.st_mtime, found.st_ctime
+
+
+def is_other_code(name: str, file: Path, since: tuple[float, float] = (0.0, 0.0)) -> bool:
     """Return whether the module `name` may be of a .pyc that is not what its source compiles to: Python looks at the
-    source's time and size alone, and at nothing where the .pyc tells it to. since: what is older was written by whoever
-    installed it; what is newer than this process, by Python itself."""
+    source's time and size alone, and at nothing where the .pyc tells it to. since: the _times of the installation: what
+    is older by both was written by whoever installed it; what the file system saw first since this process began, by
+    Python itself."""
     cached = getattr(sys.modules[name], "__cached__", None)
     if file.suffix != ".py" or not isinstance(cached, str):
         return False
     try:
-        if not since < os.stat(cached).st_ctime < _SINCE:  # noqa: PTH116 - of thousands
+        found = os.stat(cached)  # noqa: PTH116 - of thousands
+        if found.st_ctime >= _SINCE or (found.st_mtime <= since[0] and found.st_ctime <= since[1]):
             return False
         code, source = Path(cached).read_bytes(), file.read_bytes()
         if code[:4] != importlib.util.MAGIC_NUMBER:
@@ -500,20 +560,30 @@ def _imported() -> Iterator[tuple[str, Path]]:
         folder, _, last = file.rpartition(os.sep)
         real = folders.get(folder) or folders.setdefault(folder, os.path.realpath(folder))
         wanted = f"{name}.".startswith(prefixes) or f"{real}{os.sep}".startswith(front)
-        if wanted and real not in _OURS and (path := Path(real, last)).is_file():
+        if wanted and real not in _OURS and ((path := Path(real, last)).is_file() or _archive(path) is not None):
             yield name, path
+
+
+def _archive(file: Path) -> Path | None:
+    """Return the archive that a module was imported from; None where its file is gone."""
+    return next((path for path in file.parents if path.is_file()), None)
 
 
 _PACKAGED = {"site-packages", "dist-packages"}
 _OURS = {os.path.realpath(folder) for folder in Path(__file__).parents[:2]}
 
 
+_STANDARD = f"python{sys.version_info.major}{sys.version_info.minor}.zip"
+"""The archive in which the standard library may be, which stands in front of its folder."""
+
+
 def _front() -> list[str]:
     library, entries = os.path.realpath(sysconfig.get_path("stdlib")), []
     for entry in sys.path:
-        if (folder := os.path.realpath(entry)) == library or entry.endswith(".zip"):
+        folder = os.path.realpath(entry)
+        if folder == library or (Path(folder).name == _STANDARD and Path(folder).parent in Path(library).parents):
             break
-        entries += [folder] if folder not in _OURS and Path(folder).is_dir() else []
+        entries += [folder] if folder not in _OURS and Path(folder).exists() else []
     return entries
 
 

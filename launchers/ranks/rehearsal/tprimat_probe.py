@@ -105,6 +105,7 @@ class Probe:
         self.loader: Callable[[], Any] = lambda: None  # the first iterator over the training data
         self.rendered = tprimat_objects.rendered(folder.parent)
         self.ran: dict[str, Any] | None = None
+        self.switches: Any = None  # as they were in the first step
         self.failed = self.busy = False
         self.frequencies: list[float] | None = None
         self.description: dict[str, Any] | None = None
@@ -207,6 +208,14 @@ class Probe:
         if len(self.steps) <= 2 and id(optimizer) == self.first_optimizer:  # later process groups may be gone
             self.schedule_counts.append(getattr(self.schedule, "num_steps", 0))
             self.describe()
+        elif READS and self.switches is not None and len(self.steps) <= STEPS_READ:
+            self.guarded(self.on_later_step)
+
+    def on_later_step(self) -> None:
+        """Keep with both values what was switched since the first step."""
+        if changed := tprimat_objects.changed_since(self.switches, switches(self)):
+            fields = ((self.description or {}).get("objects") or {}).get("Switches", {}).get("fields", {})
+            fields |= {name: tprimat_objects.json_value(values) for name, values in changed.items()}
 
     def _next_step(self) -> None:
         done = len(self.steps)
@@ -334,9 +343,7 @@ def objects(probe: Probe) -> dict[str, Any]:
         found["primus"] = probe.arguments
     if (trainer := getattr(probe.strategy, "trainer", None)) is not None:
         found["Trainer"] = tprimat_objects.lightning(trainer)
-    timers = getattr(probe.models[0].config, "timers", None) if probe.models else None
-    trainers = (*_parts(probe.stack.get("ConfigContainer")), probe.arguments, trainer)
-    found["Switches"] = probe.guarded(tprimat_objects.switches, probe.loader(), timers, trainers, probe.evaluation)
+    found["Switches"] = probe.switches = probe.guarded(switches, probe)
     if probe.models and (rotary := rotary_embedding(probe.models[0])) is not None:  # as built, whatever configured it
         values = {"rotary_dimensions": 2 * rotary.inv_freq.numel()}
         found["RotaryEmbedding"] = tprimat_objects.Named(type(rotary), values, {})
@@ -346,9 +353,17 @@ def objects(probe: Probe) -> dict[str, Any]:
     return described
 
 
+def switches(probe: Probe) -> Any:
+    """Return the switches of this process as they are now."""
+    timers = getattr(probe.models[0].config, "timers", None) if probe.models else None
+    trainer = getattr(probe.strategy, "trainer", None)
+    trainers = (*_parts(probe.stack.get("ConfigContainer")), probe.arguments, trainer)
+    return tprimat_objects.switches(probe.loader(), timers, trainers, probe.evaluation)
+
+
 def _parts(config: Any) -> tuple[Any, ...]:
     """Return the parts of Bridge's config that say how it trains; newer releases have one for evaluation."""
-    return getattr(config, "validation", None), getattr(config, "train", None)
+    return tuple(getattr(config, name, None) for name in ("validation", "train", "checkpoint", "profiling"))
 
 
 def ranks() -> dict[str, Any]:
