@@ -18,8 +18,9 @@ from conf.freeze import frozen
 from conf.recipes import Case, fitting
 from conf.resolve import Declared, Experiment, resolve
 from conf.schema import BEST, IDENTICAL, METHODS, Data, Model, Request
+from conf.secret import SECRET, under
 from conf.vendors import CPU, accelerators
-from conf.vocabulary import read_yaml, requested
+from conf.vocabulary import leaves, read_yaml, requested
 
 # Docker takes what begins with a dash as an option, and primus-cli splits its words.
 _IMAGE = re.compile(r"[\w./~][\w./:@#+~-]*", re.ASCII)
@@ -111,6 +112,7 @@ def _request(config: dict[str, Any]) -> Request:
         *_data_problems(request.data),
         *_senseless(request),
         *_of_a_matrix(request),
+        *_secrets(config),
     ]:
         raise ConfigError(*problems)
     return request
@@ -161,6 +163,18 @@ def _blend_problems(data: Data) -> Iterator[Problem]:
         elif path.endswith((".bin", ".idx")) or any(c.isspace() for c in path):
             what = "stacks split a blend at spaces, and take the path that .bin and .idx share"
             yield Problem(f"{where}.{name}", what, repr(path), "a path without spaces and without .bin and .idx")
+
+
+def _secrets(config: dict[str, Any]) -> Iterator[Problem]:
+    """Yield each text of the request that is a secret by its shape: it would be written into experiment.yaml, the plan,
+    the record and the journal. Variables that are one by their name are launchers/variables.py's to refuse."""
+    for key, value in leaves(config):
+        of, _, name = key.rpartition(".")
+        by_name = of in ("environment", "cluster.network") and SECRET.search(name)
+        if not by_name and (shown := under(name, value)) != value:
+            what = "looks like a secret, which the plan and the record would show"
+            hint = "a variable goes in by its name alone, by cluster.forward_env=[NAME]"
+            yield Problem(key, what, str(shown), hint=hint)
 
 
 def _of_a_matrix(r: Request) -> Iterator[Problem]:

@@ -89,7 +89,8 @@ def prepare(path: Path, e: Experiment, plan: Plan, go_on: bool = False) -> None:
     _ours(path)
     with writing(path, _ELSEWHERE):
         shutil.rmtree(new, ignore_errors=True)
-        new.mkdir(parents=True)
+        path.mkdir(parents=True, exist_ok=True, mode=0o750)  # stacks keep more logs in it than ours
+        new.mkdir()
         try:
             (new / RESERVE).write_bytes(bytes(RESERVE_BYTES))
             experiment = yaml.safe_dump(asdict(e), sort_keys=False, allow_unicode=True)

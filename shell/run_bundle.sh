@@ -103,7 +103,7 @@ if [[ ${DRY_RUN:-} == 1 ]]; then
 fi
 
 stack_ready
-mkdir -p "$run_dir" || fail "$run_dir cannot be made. Try RUN_DIR=/another/folder"
+(umask 027 && mkdir -p "$run_dir") || fail "$run_dir cannot be made. Try RUN_DIR=/another/folder"
 [[ ! -e $run_dir/$rendered ]] || fail "$run_dir has a run already. Try RUN_DIR=/another/folder"
 # On its own line: of a redirection that fails, bash would say only its line number.
 (umask 027 && : >>"$log") 2>/dev/null || fail "$log cannot be written. Try TRAIN_LOG=/a/folder/that/exists/train.log"

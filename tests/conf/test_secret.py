@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from conf import load_experiment
+from conf.errors import ConfigError
 from conf.secret import BLOT, SECRET, blotted, in_texts, without_shapes
 from parsers import Record
 from parsers.cli import main as parse
@@ -147,3 +149,21 @@ def test_data_keep_their_form() -> None:
     }
     clean = {"texts": [BLOT, None], BLOT: 1, "password": BLOT, "HF_TOKEN": BLOT, "point": Stall(line=1, kind=BLOT)}
     assert in_texts(secret) == clean
+
+
+@pytest.mark.parametrize(
+    ("override", "shown"),
+    [
+        ("image=http://bob:sword-fish@registry.io/x:1", "http://[secret]@registry.io/x:1"),
+        ("+environment.STORE='postgres://bob:sword-fish@db/x'", "postgres://[secret]@db/x"),
+        ("+cluster.network.PROXY='https://bob:sword-fish@h/'", "https://[secret]@h/"),
+        ("cluster.container_options=['--env=FOO_TOKEN=sword-fish']", "['--env=FOO_TOKEN=[secret]']"),
+        ("data=/data/hf_abcdefghijklmnopqrstuvwxyz012345", "/data/[secret]"),
+        ("+framework.options.api_key=sword-fish", "[secret]"),
+    ],
+)
+def test_a_request_has_none(override: str, shown: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_experiment("platform=cpu", "model=llama_tiny", override)
+    said = str(refused.value)
+    assert "looks like a secret" in said and f"found: {shown}" in said and "sword-fish" not in said, said

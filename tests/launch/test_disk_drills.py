@@ -131,4 +131,5 @@ def test_what_holds_lines_of_a_log_is_for_the_group_at_most(stub: Stub) -> None:
     holding = [path for path in stub.runs.rglob("*") if path.is_file() and line.encode() in path.read_bytes()]
     assert {path.name for path in holding} >= {"train.log", "run.json", "matrix.jsonl"}
     assert [str(path) for path in holding if stat.S_IMODE(path.stat().st_mode) & 0o027] == []
+    assert stat.S_IMODE(stub.directory().stat().st_mode) & 0o027 == 0, "whatever else the ranks write there"
     assert command("metrics", str(stub.runs))[0] in (0, 1)
