@@ -13,15 +13,20 @@ from conf.resolve import Declared, Experiment
 Reasoned = Mapping[str, tuple[str, str]]
 """Variable → its value, and the reason that it has it."""
 
-STEERING = (
-    "PET_[A-Za-z0-9_]+|TORCH_?ELASTIC_[A-Za-z0-9_]+|ROLE_[A-Za-z0-9_]+|TPRIMAT_[A-Za-z0-9_]+"
-    "|(LOCAL_|GROUP_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|NNODES|NODE_RANK|GPUS_PER_NODE|NPROC_PER_NODE|PYTHON_EXEC"
-    "|LOGLEVEL|USE_LIBUV|TORCH_DISABLE_SHARE_RDZV_TCP_STORE|TORCH_WORKER_SERVER_SOCKET"
-    "|ACCELERATE_[A-Za-z0-9_]+|PYTHON(INSPECT|SAFEPATH)"
+OF_LAUNCHERS = (
+    "PET_[A-Za-z0-9_]+|TORCH_?ELASTIC_[A-Za-z0-9_]+|ROLE_[A-Za-z0-9_]+|ACCELERATE_[A-Za-z0-9_]+|PYTHON_EXEC|LOGLEVEL"
+    "|USE_LIBUV|TORCH_DISABLE_SHARE_RDZV_TCP_STORE|TORCH_WORKER_SERVER_SOCKET|PYTHON(INSPECT|SAFEPATH)"
+    "|BACKEND(_PATH)?|VENV_ACTIVATE|PRIMUS_(PATCHES|EXIT_FAST|SKIP_MAIN_LAUNCH|THIRDPARTY_DIR)"
 )
-"""Names of what of a shell steers torchrun, or a program of ours past a plan, for Python and for grep -E: PET_NNODES is
---nnodes. Kubeflow, torchx and a torchrun around us leave them (torch/distributed/argparse_util.py, elastic). With the
-last two a Python does not end as its program does, or finds nothing that lies beside it."""
+"""Names of variables by which a shell steers torchrun, Primus or a program of ours past a plan, for Python, grep -E and
+bash (shell/run_bundle.sh has them, too). PET_NNODES is --nnodes: Kubeflow, torchx and a torchrun around us leave such
+(torch/distributed/argparse_util.py, elastic). With PYTHON… a Python does not end as its program does, or finds nothing
+that lies beside it. Primus takes another program or checkout by the last (examples/run_pretrain.sh, primus/core)."""
+STEERING = (
+    f"{OF_LAUNCHERS}|TPRIMAT_[A-Za-z0-9_]+"
+    "|(LOCAL_|GROUP_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|NNODES|NODE_RANK|GPUS_PER_NODE|NPROC_PER_NODE"
+)
+"""Those, and the place of a rank, which the plan says."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -182,7 +182,7 @@ def oom_kills() -> int | None:
 
 
 def environment(plan: Plan, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return the child's environment: the inherited one, without what would steer torchrun past the plan, under the
+    """Return the child's environment: the inherited one, without what would steer the launch past the plan, under the
     plan's; of PYTHONPATH, the plan's folder first."""
     paths = [paths for paths in (plan.env.get("PYTHONPATH"), inherited.get("PYTHONPATH")) if paths]
     left_out = {*taken(plan, inherited)}

@@ -78,8 +78,15 @@ train() {
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 training="" sampler="" watcher="" signal="" code=0 stack="" rendered=""
-# torchrun reads its options from these, too: PET_NNODES is --nnodes. Kubeflow and torchx leave them in a shell.
-for name in "${!PET_@}" "${!TORCHELASTIC_@}"; do unset "$name"; done
+# What of a shell steers torchrun or the stack past this bundle (launchers/plan.py says why): PET_NNODES is --nnodes.
+steering='PET_[A-Za-z0-9_]+|TORCH_?ELASTIC_[A-Za-z0-9_]+|ROLE_[A-Za-z0-9_]+|ACCELERATE_[A-Za-z0-9_]+|PYTHON_EXEC|LOGLEVEL'
+steering+='|USE_LIBUV|TORCH_DISABLE_SHARE_RDZV_TCP_STORE|TORCH_WORKER_SERVER_SOCKET|PYTHON(INSPECT|SAFEPATH)'
+steering+='|BACKEND(_PATH)?|VENV_ACTIVATE|PRIMUS_(PATCHES|EXIT_FAST|SKIP_MAIN_LAUNCH|THIRDPARTY_DIR)'
+taken=""
+while IFS= read -r name; do
+  [[ ! $name =~ ^($steering)$ ]] || { unset "$name" && taken+=" $name"; }
+done < <(compgen -e)
+[[ -z $taken ]] || printf 'taken out of the environment, as it would steer the stack past this bundle:%s\n' "$taken" >&2
 export NODE_RANK=${NODE_RANK:-${SLURM_NODEID:-}}
 # Both are written beside this when the bundle was rendered. stack.sh comes first: it looks at what was set before.
 # shellcheck source=/dev/null

@@ -44,7 +44,7 @@ def plan_text(e: Experiment, p: Plan, rehearsed: Scope, complete: bool, commit: 
     rows += [("not here", f"{one.where}: {one.what}") for one in preflight.problems(e) if one not in refused]
     rows += _variables_and_reasons(p) if complete else _variables(e, p)
     rows += [("passed on", listed(p.forward_env))] if p.forward_env else []
-    rows += [("taken away", f"{name} of this shell, which would steer torchrun") for name in taken(p, os.environ)]
+    rows += [("taken away", f"{name} of this shell, which would steer the launch") for name in taken(p, os.environ)]
     rows += [("declared", f"{d.key} = {d.value} ({d.reason})") for d in p.declared]
     folder = f"{run_dir.directory(rehearsed.requested or e, commit)}: the command starts there, its log is {p.log}"
     rows += [("folder", folder), *(_commands(e, p) if complete else _short(p))]

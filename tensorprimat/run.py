@@ -143,7 +143,7 @@ def _execute(e: Experiment, plan: Plan, path: Path, go_on: bool) -> tuple[runner
 def _taken(plan: Plan) -> Iterator[str]:
     """Yield, and print, which variables of this shell a run of `plan` does not get."""
     if names := runner.taken(plan, os.environ):
-        note = f"taken out of the environment, as they would steer torchrun past the plan: {listed(names)}"
+        note = f"taken out of the environment, as they would steer the launch past the plan: {listed(names)}"
         print(f"warning: {note}", file=sys.stderr)
         yield note
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,11 +13,11 @@ import pytest
 
 from conf import load_experiment
 from launchers import bundle, make_plan
-from launchers.plan import NO_REHEARSAL, Host
+from launchers.plan import NO_REHEARSAL, OF_LAUNCHERS, Host
 from parsers import Record, read
 from parsers.cli import main as parse_logs
 from tensorprimat.launch import main as launch
-from tests.drills import PATIENCE_S
+from tests.drills import PATIENCE_S, ROOT
 
 HOST = Host(python="/somewhere/else/bin/python", cpu_count=64)
 TINY: tuple[str, ...] = ("platform=cpu", "framework=megatron", "model=llama_tiny", "gpus_per_node=2")
@@ -63,6 +64,27 @@ def test_golden_start(name: str, golden: Callable[[str, str], None]) -> None:
     e = load_experiment(*BUNDLES[name], "cluster.master_addr=head", "cluster.master_port=29500", "cluster.node_rank=0")
     texts = bundle.of_programs(e, make_plan(e, HOST), NO_REHEARSAL)
     golden(f"bundles/{name}.txt", "".join(f"--- {file}\n{texts[file]}\n" for file in SHOWN))
+
+
+@pytest.mark.drill("a bundle took out PET_* and TORCHELASTIC_* alone, and did not say so")
+def test_a_bundle_takes_out_what_steers_its_launcher_and_says_so(tmp_path: Path) -> None:
+    script = (ROOT / "shell" / "run_bundle.sh").read_text(encoding="utf-8")
+    words = re.findall(r"^steering\+?='(.*)'$", script, re.MULTILINE)
+    assert "".join(words) == OF_LAUNCHERS
+    assert launch([*TINY, f"bundle={tmp_path / 'bundle'}"]) == 0
+    odd = (
+        "PET_NNODES",
+        "TORCH_ELASTIC_WORKER_IDENTICAL",
+        "ACCELERATE_USE_FSDP",
+        "PYTHON_EXEC",
+        "BACKEND",
+        "BACKEND_PATH",
+        "PRIMUS_PATCHES",
+    )
+    done = run(tmp_path / "bundle", DRY_RUN="1", PETS="cat", PRIMUS_TURBO="1", **dict.fromkeys(odd, "2"))
+    assert done.returncode == 0, done.stderr
+    (said,) = (line for line in done.stderr.splitlines() if line.startswith("taken out of the environment"))
+    assert {*said.partition(":")[2].split()} == {*odd}
 
 
 @pytest.mark.slow

@@ -50,7 +50,14 @@ def test_the_printed_line_does_what_the_runner_does(tmp_path: Path) -> None:
     env = {"A": "a 'b' $c", "PYTHONPATH": "/p"}
     made = Plan(setup=(("env", "A=other", *first), first), argv=last, files={}, env=env)
     inherited = {"PATH": os.environ["PATH"], "PYTHONPATH": "/mine"}
-    odd = {"PET_NNODES": "2", "TORCHELASTIC_RUN_ID": "x", "RANK": "7", "LOGLEVEL": "x", "PETS": "cat"}
+    odd = {
+        "PET_NNODES": "2",
+        "TORCHELASTIC_RUN_ID": "x",
+        "RANK": "7",
+        "LOGLEVEL": "x",
+        "BACKEND_PATH": "/x",
+        "PETS": "cat",
+    }
     subprocess.run(["bash", "-c", made.command()], cwd=tmp_path, env=inherited, check=True)
     lines = ["first other /p:/mine", "first a 'b' $c /p:/mine", "it's last a 'b' $c /p:/mine"]
     assert (tmp_path / "told").read_text(encoding="utf-8").splitlines() == lines
