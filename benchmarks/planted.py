@@ -32,6 +32,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -338,6 +339,29 @@ def _dirty(case: Case, folder: Path, keep: Keep) -> tuple[Path, ...]:
     return _pair(replace(case, environ={"PRIMUS_PATH": str(checkout)}), folder, keep)
 
 
+def _archive(case: Case, folder: Path, keep: Keep) -> tuple[Path, ...]:
+    """Put einops ahead, as it is, in an archive."""
+    package = Path(interpreter(case.stack)).parents[1] / "lib"
+    archive = folder / "front.zip"
+    folder.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(archive, "w") as file:
+        for module in package.glob("python*/site-packages/einops/**/*.py"):
+            file.write(module, str(Path("einops", *module.parts[module.parts.index("einops") + 1 :])))
+    return _pair(replace(case, environ={"PYTHONPATH": str(archive)}), folder, keep)
+
+
+def _loose(case: Case, folder: Path, keep: Keep) -> tuple[Path, ...]:
+    """Copy the environment, and leave another einops in front of the one that is installed, of no package."""
+    python = Path(interpreter(case.stack))
+    copy = folder / "environment"
+    if not copy.exists():
+        shutil.copytree(python.parents[1], copy, symlinks=True)
+        (site,) = copy.glob("lib/python*/site-packages")
+        found = subprocess.check_output((python, "-c", "import einops; print(einops.__path__[0])"), text=True).strip()
+        shutil.copytree(found, site / "einops", dirs_exist_ok=True)
+    return _pair(replace(case, environ={"BRIDGE_PYTHON": str(copy / "bin" / "python")}), folder, keep)
+
+
 def _pair(case: Case, folder: Path, keep: Keep) -> tuple[Path, ...]:
     """Return the side without the fault, and the one with it."""
     base, path = reference(case, keep), ran(folder, case.stack, case, case.planted, keep)
@@ -374,6 +398,8 @@ DONE = {
     "patched_megatron": _patched,
     "edited_bundle": _bundle,
     "dirty_checkout": _dirty,
+    "archive_in_front": _archive,
+    "loose_dependency": _loose,
 }
 
 

@@ -8,6 +8,7 @@ nobody finds."""
 from __future__ import annotations
 
 import functools
+import gc
 import json
 import runpy
 import sys
@@ -183,6 +184,23 @@ def _gates_behind(set_weights: Any, network: Any, seed: int) -> None:
             parameter.data = parameter.data.roll(len(parameter) // 2, 0)
 
 
+def _keys_for_values(attend: Any, this: Any, query: Any, key: Any, value: Any, *others: Any, **options: Any) -> Any:
+    return attend(this, query, value, key, *others, **options)
+
+
+def _rope_bf16(make: Any, this: Any, *arguments: Any, **options: Any) -> None:
+    make(this, *arguments, **options)
+    this.inv_freq = this.inv_freq.bfloat16().to(this.inv_freq.dtype)
+
+
+def _zero_token(set_weights: Any, network: Any, seed: int) -> None:
+    """Make the embedding of the first id zero, as one for padding is."""
+    set_weights(network, seed)
+    for name, parameter in network.named_parameters():
+        if name.endswith("word_embeddings.weight"):
+            parameter.data[0].zero_()
+
+
 def _no_keys(attend: Any, this: Any, query: Any, key: Any, *others: Any, **options: Any) -> Any:
     """Let no gradient reach the keys."""
     return attend(this, query, key.detach(), *others, **options)
@@ -215,6 +233,14 @@ def _temperature(loss: Any, this: Any, labels: Any, logits: Any) -> Any:
 def _smoothed(loss: Any, this: Any, labels: Any, logits: Any) -> Any:
     mean = logits.float().log_softmax(-1).mean(-1).transpose(0, 1)
     return 0.99 * loss(this, labels, logits) - 0.01 * mean
+
+
+def _of_places(loss: Any, this: Any, labels: Any, logits: Any) -> Any:
+    """Weigh later tokens more than earlier ones."""
+    import torch
+
+    losses = loss(this, labels, logits)
+    return losses * torch.linspace(0.5, 1.5, losses.shape[-1])
 
 
 def _rounded_logits(loss: Any, this: Any, labels: Any, logits: Any) -> Any:
@@ -386,6 +412,13 @@ def _clipped_alone(clip: Any, parameters: Any, max_norm: float, total_norm: floa
             parameter.grad.mul_(min(1.0, max_norm / (float(parameter.grad.norm()) + 1e-6)))
 
 
+def _uneven(loss: Any, losses: Any) -> Any:
+    """Weigh the micro-batches in turn with a half and with three halves."""
+    total, count, report = loss(losses)
+    _CALLS.append(1)
+    return total * (1.5 if len(_CALLS) % 2 else 0.5), count, report
+
+
 # optimizer
 
 
@@ -417,6 +450,15 @@ def _skipped(step: Any, built: Any, index: int) -> Any:
         if index == 3 and groups[0]["lr"] == 0.0:
             for group, rate in zip(groups, rates, strict=True):
                 group["lr"] = rate
+
+
+def _late_eps(call: Any, *arguments: Any, **options: Any) -> Any:
+    """Step with another epsilon from the eleventh call on."""
+    _CALLS.append(1)
+    return call(*arguments, **{**options, **({"eps": 1e-5} if len(_CALLS) > 10 else {})})
+
+
+_CALLS: list[int] = []
 
 
 def _averaged_weights(step: Any, built: Any, index: int) -> Any:
@@ -525,6 +567,41 @@ def _no_mkldnn(torch: Any) -> None:
     torch.backends.mkldnn.set_flags(False)
 
 
+def _fp16_accumulation(torch: Any) -> None:
+    torch.backends.cuda.matmul.allow_fp16_accumulation = True
+
+
+def _no_cudnn(torch: Any) -> None:
+    torch.backends.cudnn.enabled = False
+
+
+def _anomalies(torch: Any) -> None:
+    torch.autograd.set_detect_anomaly(True)
+
+
+def _onednn_bf16(torch: Any) -> None:
+    torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+
+
+def _traced(_: Any) -> None:
+    sys.setprofile(lambda *_: None)
+
+
+def _from_step_3(change: Callable[[], None]) -> Plants:
+    """Return the fault that changes something behind the third step, where nobody looks any more."""
+
+    def step(call: Any, built: Any, index: int) -> Any:
+        if index == 3:
+            change()
+        return call(built, index)
+
+    return around("engine_train:_step", step)
+
+
+def _late_matmul() -> None:
+    _matmul(sys.modules["torch"])
+
+
 def _edited(_: Any) -> None:
     """Edit the settings behind the back of whoever rendered them."""
     path = Path(sys.argv[sys.argv.index("--settings") + 1])
@@ -579,6 +656,19 @@ FAULTS: Mapping[str, Plants] = {
     "flush_denormal": {"torch": _flushed},
     "one_thread": {"torch": _one_thread},
     "no_mkldnn": {"torch": _no_mkldnn},
+    "fp16_accumulation": {"torch": _fp16_accumulation},
+    "no_cudnn": {"torch": _no_cudnn},
+    "anomalies": {"torch": _anomalies},
+    "onednn_bf16": {"torch": _onednn_bf16},
+    "traced": {"torch": _traced},
+    "late_collection": _from_step_3(gc.disable),
+    "late_matmul": _from_step_3(_late_matmul),
+    "late_eps": around("torch.optim.adam:adam", _late_eps),
+    "uneven": around("engine_train:_loss", _uneven),
+    "of_places": around(LANGUAGE_LOSS, _of_places),
+    "keys_for_values": around(f"{ATTENTION}.forward", _keys_for_values),
+    "rope_bf16": around(ROTARY, _rope_bf16),
+    "zero_token": around("engine_model:set_weights", _zero_token),
     "stuck": around("engine_train:TokenData.rank_batches", _stuck),
     "half_rotary": around(ROTARY, _half_rotary),
     "rope_twice": around(ROTARY, _base),

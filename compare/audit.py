@@ -423,9 +423,9 @@ def benchmark_of_all(sides: Sides) -> Benchmark | None:
 def _follows(row: Row, causes: Sequence[Row]) -> str:
     """Return why a setting that is not known is the same on all sides; empty where it need not be."""
     usual = vocabulary()[row.setting].usual if causes else None
-    stated = {value for values in row.values.values() for value in values or ()}
+    stated = [value for values in row.values.values() for value in values or ()]
     alike = causes and row.state == "unknown" and all(cause.state == "identical" for cause in causes)
-    alike = alike and (usual is None or stated <= {usual})
+    alike = alike and (usual is None or all(value == usual for value in stated))
     return f"follows from {listed([cause.setting for cause in causes])}" if alike else ""
 
 

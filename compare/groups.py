@@ -143,8 +143,9 @@ def _newest(runs: Sequence[Run]) -> list[Run]:
     return [instead.get(id(run), run) for run in runs]
 
 
-def _started(run: Run) -> str:
-    return run.record.started_at or ""
+def _started(run: Run) -> tuple[str, bool]:
+    """Return when a run began; of two that began at once, the one that did not complete is the later."""
+    return run.record.started_at or "", run.record.status != "completed"
 
 
 def _facts(record: Record) -> str:

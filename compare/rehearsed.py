@@ -165,6 +165,10 @@ def _far(first: Traced, run: Traced, ours: Mapping[int, float], theirs: Mapping[
 
 
 _AGAIN = "rehearse it again"
+ALWAYS_READ = ("objects", "process")
+"""Members of ReadBack that a rehearsal of any stack has: without them nobody knows what ran."""
+SWITCHES = "Switches"
+"""The object that every stack has."""
 TENSORS: Mapping[str, tuple[str, What | None]] = {
     "first_weights": ("weights before the first step", None),
     "first_gradients": ("gradients of the first step", "gradient"),
@@ -227,12 +231,16 @@ def compare_readings(runs: Sequence[Traced]) -> Finding:
     kinds = [
         name
         for name in ReadBack.__struct_fields__
-        if name not in of_one_code and any(getattr(read, name) for read in reads)
+        if name in ALWAYS_READ or (name not in of_one_code and any(getattr(read, name) for read in reads))
     ]
     for run, read in zip(runs, reads, strict=True):
-        if absent := [name for name in kinds if not getattr(read, name)]:
-            return Finding("unknown", f"{run.name} has no reading of {some(absent)}, which others have: {_AGAIN}")
-    return Finding("equal", f"{', '.join(kinds)} of all" if kinds else "none")
+        absent = [name for name in kinds if not getattr(read, name)]
+        absent += [SWITCHES] if read.objects and SWITCHES not in read.objects else []
+        if absent:
+            return Finding(
+                "unknown", f"{run.name} has no reading of {some(absent)}, which every rehearsal has: {_AGAIN}"
+            )
+    return Finding("equal", f"{', '.join(kinds)} of all")
 
 
 def compare_draws(runs: Sequence[Traced]) -> Finding:

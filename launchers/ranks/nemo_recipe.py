@@ -251,8 +251,11 @@ class Marks(Callback):
             of_loader = loader.batch_sampler
             getattr(of_loader, "_sampler", of_loader).consumed_samples = done
         self.validations += 1
+        # Lightning weighs the first global batch with 1, and the others with the samples of a micro-batch
+        pl_module.log = functools.partial(type(pl_module).log, pl_module, batch_size=1)
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        del pl_module.log
         if is_first_rank():
             loss = trainer.callback_metrics["val_loss"]
             mark("validation", {"iteration": trainer.global_step, "loss": float(loss)})

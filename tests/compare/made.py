@@ -18,7 +18,7 @@ from conf.resolve import Experiment
 from conf.vocabulary import requested, vocabulary
 from metrics.bill import Terms
 from parsers import Power, Reading, Record, Step, differences, write
-from parsers.read_back import Batch, Optimizer, ReadBack, Tensor
+from parsers.read_back import Batch, Object, Optimizer, Process, ReadBack, Tensor
 
 SCHEMA = json.loads(Path(compare.__file__).with_name("compare.schema.json").read_text(encoding="utf-8"))
 
@@ -104,6 +104,11 @@ def _matrix(times: float) -> Tensor:
     return Tensor(shape=(128, 128), mean=0.0, std=std, least=-4 * std, most=4 * std)
 
 
+def objects(**own: Object) -> dict[str, Object]:
+    """Return a stack's own objects beside those that every stack has."""
+    return {"Switches": Object(kind="Switches", fields={"garbage_collection": True}), **own}
+
+
 def read_back(**known: Any) -> ReadBack:
     """Return what the probe reads of a toy of two layers."""
     given = {"tokens": 5, "order": 4, "labels": 6, "loss_mask": 7, "position_ids": 8, "attention_mask": 9, "masked": 0}
@@ -121,6 +126,8 @@ def read_back(**known: Any) -> ReadBack:
             weight_decays=(0.1,) * 12,
             state={"exp_avg": "float32", "master": "float32"},
         ),
+        objects=objects(),
+        process=Process(),
     )
     return replace(read, **known)
 

@@ -23,7 +23,7 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
@@ -137,7 +137,7 @@ class Switches(NamedTuple):
     evaluation: tuple[float, float] | None
     empty_unused_memory_level: int
     float32_matmul_precision: str
-    allow_tf32: tuple[bool, ...]
+    allow_tf32: tuple[bool | str, ...]
     reduced_precision_reduction: tuple[Any, ...]
     deterministic_algorithms: bool
     cudnn_deterministic: bool
@@ -181,8 +181,8 @@ def switches(
         timing_log_option=getattr(timers, "_log_option", None),
         evaluation=requested or evaluation(trainers),
         empty_unused_memory_level=_first_of(trainers, "empty_unused_memory_level") or 0,
-        float32_matmul_precision=torch.get_float32_matmul_precision(),
-        allow_tf32=(blas.allow_tf32, cudnn.allow_tf32),
+        float32_matmul_precision=_or_why(torch.get_float32_matmul_precision),
+        allow_tf32=(_or_why(lambda: blas.allow_tf32), _or_why(lambda: cudnn.allow_tf32)),
         reduced_precision_reduction=(
             blas.allow_fp16_reduced_precision_reduction,
             blas.allow_bf16_reduced_precision_reduction,
@@ -208,6 +208,15 @@ def switches(
         rampup_batch_size=tuple(_first_of(trainers, "rampup_batch_size") or ()) or None,
     )
     return Named(Switches, values._asdict(), {})
+
+
+def _or_why(read: Callable[[], Any]) -> Any:
+    """Return a switch of torch, or that it cannot be read: from 2.9 on those of float32 raise where one was set by the
+    old name and another by the new one."""
+    try:
+        return read()
+    except RuntimeError:
+        return "set by two names"
 
 
 def changed_since(first: Named, now: Named) -> dict[str, Any]:
