@@ -42,7 +42,8 @@ class Jobs:
     release (nemo-25.04), the framework alone where its release is unknown, "" where both are. hardware: the name in
     conf/hardware. cuda_graphs: share of the layers in graphs. flex_dispatcher: tokens go to experts by one that sends
     each to a GPU once (DeepEP, HybridEP), not by plain all-to-all. overlapped_experts: their exchange overlaps other
-    micro-batches. nan: unknown. mesh_links: links of a GPU that lead to one other each; 0 behind a switch.
+    micro-batches. padded_experts: each gets the same number of tokens, by dropping and padding (a capacity factor).
+    nan: unknown. mesh_links: links of a GPU that lead to one other each; 0 behind a switch.
     all_reduce_gain: by how much switches that add up speed an all-reduce."""
 
     # the model
@@ -108,6 +109,7 @@ class Jobs:
     cuda_graphs: Numbers = field(default_factory=lambda: np.array(np.nan))
     flex_dispatcher: Numbers = field(default_factory=lambda: np.array(np.nan))
     overlapped_experts: Numbers = field(default_factory=lambda: np.array(np.nan))
+    padded_experts: Numbers = field(default_factory=lambda: np.array(0.0))
     # the machine
     hardware: Words
     peak_flops: Numbers

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from estimate.cells import spellings
 from estimate.jobs import Jobs, Numbers
 from estimate.parameters import Layers, fc1_width, layers_on, matrices, parameters, stages
 
@@ -21,7 +22,6 @@ CONTEXT_BYTES = 0.5e9  # CUDA or HIP context with the modules of the kernels
 COMMUNICATOR_BYTES = 0.3e9  # NCCL's or RCCL's channels of one group, both directions
 FRAGMENTED = 0.05  # of what is allocated: torch's caching allocator holds more than tensors need
 ADAPTER_RANK = 16
-_TORCH = ("torchtitan", "llm-foundry")  # stacks of torch's own modules
 _SAVED_INPUT = {"fp8": 1.0, "mxfp8": 33 / 32, "nvfp4": 9 / 16, "fp32": 4.0}
 """Bytes an element of a matrix product's input that is kept for the weight's gradient; scales of blocks among them."""
 _COPIES = {"fp8": 2.0, "mxfp8": 2 * 33 / 32, "nvfp4": 2 * 9 / 16}
@@ -353,7 +353,9 @@ def _plain(jobs: Jobs) -> Any:
 
 def _of_torch(jobs: Jobs) -> Any:
     """Return whether a job's modules, FSDP and loss are torch's own, not TransformerEngine's and Megatron's."""
-    return (jobs.fsdp > 0) & reduce(np.logical_or, [np.char.startswith(jobs.stack, name) for name in _TORCH])
+    return (jobs.fsdp > 0) & reduce(
+        np.logical_or, [np.char.startswith(jobs.stack, name) for name in spellings()["torch_modules"]]
+    )
 
 
 def _by_precision(jobs: Jobs, table: dict[str, float], otherwise: float) -> Numbers:

@@ -34,7 +34,8 @@ FITTED: Mapping[str, float] = {
 }
 """Parameters that trainings correct, and the standard deviation of the logarithm of the factor before any: least is
 known of the program on the host, most of what was timed by itself."""
-CALLS: Mapping[str, tuple[int, int]] = {"launch_dense": (400, 20), "launch_moe": (800, 50)}
+_CALLS_OF_EXPERT = dict.fromkeys(("launch_expert", "launch_expert_scales"), (1, 0))  # the rest is in the layer's
+CALLS: Mapping[str, tuple[int, int]] = {"launch_dense": (400, 20), "launch_moe": (800, 50), **_CALLS_OF_EXPERT}
 """Calls of Python and torch in a layer's forward pass on a CPU, and kernels that all threads of a rank begin together:
 assumed, of the embedded engine; the trainings correct their sum."""
 REPEATED = 0.05

@@ -4,12 +4,12 @@ it is no job; it is never dropped, and nothing in a cell raises or is executed."
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import chain, islice
-from math import isnan, lcm, nan
+from math import isnan, nan
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, TextIO
 
 import numpy as np
@@ -17,10 +17,21 @@ import numpy as np
 from conf.check import LAYOUT_RULES
 from conf.errors import InputError, Problem, listed
 from conf.recipes import Recipe
-from conf.schema import BEST, Hardware
-from conf.shapes import Sizes
-from estimate.cells import count, hardware_named, network_bandwidth, quoted, recompute, sharding, spellings, stack, word
+from conf.schema import Hardware
+from estimate.cells import (
+    count,
+    hardware_named,
+    network_bandwidth,
+    plain,
+    quoted,
+    recompute,
+    sharding,
+    spellings,
+    stack,
+    word,
+)
 from estimate.jobs import PEAK_OF, RECOMPUTED, Jobs, adam_bytes, columns_of_hardware, columns_of_shape
+from estimate.row_request import RowTraining, row_request, sizes_of
 from estimate.row_shape import ours_named, row_shape
 from estimate.switches import UNKNOWN, columns_of_recipe, followed, recomputed_by
 from metrics.shape import Shape
@@ -147,9 +158,9 @@ class _Reader:
         if problem := next(iter(layout_problems(shape, layout, work, device)), None):
             raise ValueError(problem.what)
         job = columns_of_shape(shape) | self.machine(device, layout["gpus"]) | _named(layout) | work
-        job |= {**UNKNOWN, "stack": stack(self.text("framework"), self.text("date"))}
+        job |= {**UNKNOWN, "padded_experts": 0.0, "stack": stack(self.text("framework"), self.text("date"))}
         recipe = followed(ours_named(self.text("model")), job)
-        job |= self.how(shape, layout, recipe)
+        job |= self.how(shape, layout, recipe) | noted(self.text("notes"))
         return Row(number, self.cells, (), job, shape, frozenset(self.missing), tuple(self.notes))
 
     def text(self, name: str) -> str:
@@ -275,6 +286,13 @@ class _Reader:
         }
 
 
+def noted(text: str) -> dict[str, Column]:
+    """Return the columns of Jobs that the notes of a row state (notes in spellings.yaml)."""
+    words = {plain(word) for word in re.split(r"[\s;,()]+", text)}
+    stated = (columns for word, columns in spellings()["notes"].items() if word in words)
+    return {name: float(value) for columns in stated for name, value in columns.items()}
+
+
 def _at_most(name: str, value: int, most: int) -> None:
     """Raise ValueError of a value beyond all sense: a figure that nobody can check is worse than none."""
     if value > most:
@@ -299,50 +317,8 @@ def _named(layout: Mapping[str, int]) -> dict[str, Column]:
 def layout_problems(
     shape: Shape, layout: Mapping[str, int], work: Mapping[str, Column], device: Hardware
 ) -> list[Problem]:
-    """Return what the launcher's own rules have against a layout (conf/check.py), as of a vendor's recipe: that may
-    deal layers out unevenly. Sequence parallelism is on, and the vocabulary padded as Megatron does."""
-    tp, gpus = layout["tp"], layout["gpus"]
-    unit = lcm(128, tp)
-    model = SimpleNamespace(
-        name="the model",
-        num_layers=shape.num_layers,
-        hidden_size=shape.hidden_size,
-        ffn_hidden_size=shape.ffn_hidden_size,
-        num_attention_heads=shape.num_attention_heads,
-        num_query_groups=shape.num_query_groups or shape.num_attention_heads,
-        padded_vocab_size=-(-shape.vocabulary // unit) * unit,
-        max_position_embeddings=work["seq_length"],
-        dense_layers=shape.dense_layers,
-        mtp_num_layers=shape.mtp_num_layers,
-        add_bias_linear=False,
-        moe=_moe(shape),
-    )
-    training = {"seq_length": work["seq_length"], "micro_batch_size": work["micro_batch_size"]}
-    parallel: dict[str, int | None] = {f"{name}_parallel_size": layout[short] for short, name in _NAMES.items()}
-    parallel |= {"data_parallel_shards": None, "data_parallel_replicas": None}
-    request: Any = SimpleNamespace(
-        model=model,
-        layout=SimpleNamespace(sequence_parallel=tp > 1, **parallel),
-        training=SimpleNamespace(**training, global_batch_size=work["global_batch_size"]),
-        method=BEST,
-        hardware=device,
-        world_size=gpus,
-        nodes=1,
-        ranks_per_node=gpus,
-    )
-    sizes = Sizes(tp, layout["pp"], layout["ep"], layout["vp"], layout["cp"])
-    return [problem for rule in LAYOUT_RULES for problem in rule(request, sizes)]
-
-
-def _moe(shape: Shape) -> SimpleNamespace | None:
-    if not shape.num_experts:
-        return None
-    return SimpleNamespace(
-        num_experts=shape.num_experts,
-        moe_router_topk=shape.moe_router_topk,
-        moe_ffn_hidden_size=shape.moe_ffn_hidden_size,
-        moe_shared_expert_intermediate_size=shape.moe_shared_expert_intermediate_size,
-        moe_first_dense_layers=shape.moe_first_dense_layers if shape.dense_layers < shape.num_layers else 0,
-        moe_router_num_groups=None,
-        moe_router_score_function="sigmoid",
-    )
+    """Return what the launcher's own rules have against a layout (conf/check.py)."""
+    sequence, micro, batch = (int(work[name]) for name in ("seq_length", "micro_batch_size", "global_batch_size"))
+    training = RowTraining(seq_length=sequence, micro_batch_size=micro, global_batch_size=batch)
+    request: Any = row_request(shape, layout, training, device)
+    return [problem for rule in LAYOUT_RULES for problem in rule(request, sizes_of(layout))]

@@ -41,6 +41,8 @@ OFFSETS = (
 A100 = 312e12  # FLOP/s to which the sizes that halve a matrix product's rate belong
 NVLS_RANKS = 5
 """Ranks from which NCCL adds up in the switches (stas00/ml-engineering@744d01e, network/README.md: from 5 on H200)."""
+IN_BLOCKS = ("mxfp8", "nvfp4")
+"""Precisions of which each block of 32 or 16 elements has a scale of its own."""
 _NORM = 4  # of launching and computing side by side, of which the slower counts
 _NORM_OF_HOST = 1  # a CPU that launches does not compute meanwhile
 
@@ -316,6 +318,7 @@ class _Maker:
         self.quantised = cases.spread(
             [float(case.precision not in ("bf16", "fp16", "fp32")) for case in cases.distinct]
         )
+        self.scaled_in_blocks = cases.spread([float(case.precision in IN_BLOCKS) for case in cases.distinct])
         self.pretrained = cases.spread([float(case.trained != "lora") for case in cases.distinct])
         self.norm = cases.spread([_NORM_OF_HOST if case.hardware == "cpu" else _NORM for case in cases.distinct])
         exposed = parameters.of("exposed_tensor")
@@ -442,7 +445,7 @@ class _Maker:
             + quantise * 3 * (routed * (h + width) + shared * t),
             tensor_parallel=self.tensor_parallel(2.0),
             expert_parallel=self.expert_parallel(),
-            launch=self.launch("launch_moe"),
+            launch=self.launch("launch_moe") + self.launch_of_experts(own),
         )
 
     def launch(self, name: str) -> Numbers:
@@ -450,6 +453,14 @@ class _Maker:
         graphs that nobody states the fitted one."""
         graphs = np.where(np.isnan(self.j.cuda_graphs), self.p.of("graphs_unknown"), self.j.cuda_graphs)
         return self.p.of(name) * self.rates.launch * (1 - graphs * (1 - self.p.of("graphs_left")))
+
+    def launch_of_experts(self, own: Numbers) -> Numbers:
+        """Return the seconds in which the host starts the products of a rank's own experts, one after the other;
+        where blocks are scaled, each operand's scales are laid out first. No graph has them, for their sizes differ;
+        experts that are padded to one size are one product."""
+        each = self.p.of("launch_expert") + self.p.of("launch_expert_scales") * self.scaled_in_blocks
+        seconds: Numbers = self.rates.launch * own * each * (1 - self.j.padded_experts)
+        return seconds
 
     def tensor_parallel(self, collectives: float) -> Numbers:
         """Return the exposed seconds of a layer's all-gathers and reduce-scatters (Korthikanti, 4.2.2), one way.

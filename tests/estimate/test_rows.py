@@ -16,9 +16,11 @@ from conf.errors import InputError
 from conf.recipes import recipes
 from estimate.cells import hardware_named, network_bandwidth, recompute, stack
 from estimate.completion import completed
+from estimate.fitted import shipped
 from estimate.jobs import Jobs
 from estimate.row_shape import parameters, row_shape
 from estimate.rows import jobs_of, read_row, read_rows, table_rows
+from estimate.step_time import step_time
 from estimate.tables import judged, predict_table
 from metrics.shape import shape_of_model
 
@@ -30,6 +32,19 @@ distopt(zero1),bf16,none,pretrain,v25.04.02"""
 LLAMA = dict(zip(HEADER.split(","), LINE.split(","), strict=True))
 MAY_BE_UNKNOWN = {"cuda_graphs", "flex_dispatcher", "overlapped_experts", "embedding_counts"}
 COLUMNS = sorted({*LLAMA, "offload_layers", "experts", "topk", "notes"})
+
+
+def test_the_notes_of_a_row_say_how_it_ran() -> None:
+    """Experts that drop tokens are one product, which the host starts once: a vendor's own note is read."""
+    mixture = LLAMA | {"model": "qwen3-30b-a3b", "gpu": "B200", "gpus": "8", "tp": "1", "pp": "1", "vp": "1"}
+    mixture |= {"ep": "8", "dp": "8", "params_b": "", "layers": "", "hidden": "", "ffn": "", "heads": "", "vocab": ""}
+    mixture |= {"kv_heads": "", "nodes": "1", "cp": "1", "precision": "mxfp8"}
+    dropless, padded = (read_row(mixture | {"notes": note}) for note in ("(dropless)", "(tokendrop) by the vendor"))
+    assert dropless.job is not None
+    assert padded.job is not None
+    assert (dropless.job["padded_experts"], padded.job["padded_experts"]) == (0, 1)
+    slow, fast = step_time(jobs_of([dropless.job, padded.job]), shipped()).total
+    assert slow > 1.2 * fast
 
 
 def test_a_complete_row_is_a_job_without_defaults() -> None:

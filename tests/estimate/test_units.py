@@ -16,7 +16,8 @@ from estimate.step_time import step_time
 from tests.estimate.test_step_time import job, many
 
 RATES = ("peak_flops", "peak_bf16_flops", "memory_bandwidth", "link_bandwidth", "nic_bandwidth")
-DURATIONS = ("collective_latency", "send_latency", "launch_dense", "launch_moe", "step_overhead", "micro_overhead")
+DURATIONS: tuple[str, ...] = ("collective_latency", "send_latency", "step_overhead", "micro_overhead")
+DURATIONS += ("launch_dense", "launch_moe", "launch_expert", "launch_expert_scales")
 MS = 1000.0
 
 
