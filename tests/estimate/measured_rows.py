@@ -12,7 +12,7 @@ import io
 from pathlib import Path
 
 from estimate.measured import SHIPPED, usable
-from estimate.rows import table_rows
+from estimate.rows import noted, table_rows
 
 COLLECTED = Path(__file__).parents[3] / "shared" / "data" / "published_runs.csv"
 COLUMNS = (
@@ -32,8 +32,9 @@ def built() -> str:
     writer.writeheader()
     for row in table_rows(COLLECTED):
         if usable(row) and row.cells["source_group"] not in LEFT_OUT:
-            notes = row.cells["notes"] if "mtp" in row.cells["notes"] or "dense_layers" in row.cells["notes"] else ""
-            writer.writerow({**row.cells, "notes": notes})
+            notes = row.cells["notes"]
+            used = noted(notes) or any(word in notes.lower() for word in ("mtp", "dense_layers"))
+            writer.writerow({**row.cells, "notes": notes if used else ""})
     with SHIPPED.open(newline="", encoding="utf-8") as shipped:
         writer.writerows(row for row in csv.DictReader(shipped) if row["source_group"] == LATER)
     return file.getvalue()

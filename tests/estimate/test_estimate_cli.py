@@ -187,4 +187,4 @@ def test_a_written_estimate_stands_beside_a_measured_run(tmp_path: Path, capsys:
     text = capsys.readouterr().out
     assert "estimated: does not count" in text
     row = next(line for line in text.splitlines() if line.startswith(" step time, s"))
-    assert row.split()[3:] in ([f"{speed:.4g}", "c", "2.000", "m"], ["2.000", "m", f"{speed:.4g}", "c"])
+    assert row.split()[3:] in ([f"{speed:#.4g}", "c", "2.000", "m"], ["2.000", "m", f"{speed:#.4g}", "c"])
