@@ -1,4 +1,4 @@
-"""What the launcher's rules of layouts (conf/check.py) read of a request, filled in from a row of a table."""
+"""The request that the launcher's rules of layouts (conf/check.py) read, filled in from a row of a table."""
 
 from __future__ import annotations
 

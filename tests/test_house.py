@@ -132,7 +132,6 @@ def test_the_environment_script_prints_key_value_lines() -> None:
 OWN: tuple[str, ...] = ("conf/vendors/", "launchers/frameworks/", "parsers/dialects/")
 OWN += tuple(f"launchers/ranks/{stack}_" for stack in ("bridge", "nemo", "primus", "torchtitan"))
 MAY_NAME = {
-    "estimate/memory.py": {"torchtitan"},  # published figures name their stack so, whose modules are torch's own
     "launchers/nvidia.py": {"nvidia"},  # the base of two frameworks: whose devices they run on
     "launchers/primus_recipes.py": {"primus", "megatron"},  # a part of the module of Primus
     "launchers/primus_torchtitan.py": {"torchtitan"},  # another, which trains by that stack
