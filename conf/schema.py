@@ -242,7 +242,7 @@ class Training:
     recompute_granularity "none" switches off what a row switches on. attention: torch's scaled_dot_product_attention or
     Megatron's own, which writes out all scores. save_interval: a checkpoint every so many steps, None: none.
     eval_interval: a validation of eval_iters global batches after every so many steps; None and 0: none.
-    keep_checkpoints: how many of them the engine leaves; None: 2, and with a vendor's stack its own rule."""
+    keep_checkpoints: how many of them are left; None: 2."""
 
     micro_batch_size: int | None
     global_batch_size: int

@@ -21,6 +21,7 @@ from launchers.rank_modules import rank_module
 
 FOLDER = Path(__file__).parent / "settings"
 CHECKPOINTS = "checkpoints"  # in the run's directory
+KEEP_CHECKPOINTS = 2  # a second one, should the newest be damaged
 _CONSTANTS = (
     *("always", "always_if_there", "switches", "switches_if_there"),
     *("without_accelerator", "without_transformer_engine"),
@@ -252,8 +253,8 @@ def problems(e: Experiment, settings: Table) -> Iterator[Problem]:
     if e.resume and e.training.save_interval:
         what = f"{e.framework.name} would go on from its own checkpoints, which was not shown to be the same run"
         yield Problem("resume", what, "true", "false", "resume=false begins anew; framework=megatron goes on")
-    if e.training.keep_checkpoints is not None:
-        what = f"{e.framework.name} keeps checkpoints by its own rule"
+    if e.training.keep_checkpoints is not None and all(row.write.convert != "kept" for row in settings.parts):
+        what = f"{e.framework.name} keeps no checkpoints here"
         yield Problem("training.keep_checkpoints", what, str(e.training.keep_checkpoints), "null", "leave it out")
     for row, value in settings.requested(e):
         if value is None and row.write.unless_null:
@@ -346,6 +347,7 @@ CONVERSIONS: Mapping[str, Callable[[Any, Experiment], Any]] = {
     "of_others": lambda value, e: None if e.model.mla else value,
     "window": lambda size, _: None if size is None else [size - 1, 0],
     "checkpoints": lambda interval, _: None if interval is None else CHECKPOINTS,
+    "kept": lambda _, e: e.training.keep_checkpoints or KEEP_CHECKPOINTS,
     "blend": lambda path, e: None if path is None else _blend(e),
     "or_train_iters": lambda interval, e: interval or e.training.train_iters,
     "plain_rope": lambda model, _: model.mla is None and model.yarn is None,

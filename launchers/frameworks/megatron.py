@@ -22,7 +22,6 @@ from launchers.variables import machine, place, started
 
 ENGINE = Path(__file__).parents[1] / "ranks" / "engine.py"
 SETTINGS = "settings.json"
-KEEP_CHECKPOINTS = 2  # a second one, should the newest be damaged
 
 
 class Megatron(Framework):
@@ -68,7 +67,7 @@ def settings(experiment: Experiment) -> dict[str, Any]:
     """Return the engine's settings file: every requested setting by canonical name, how many checkpoints
     stay, and the device it is meant for."""
     assigned = attribute_settings.assignments(experiment, FRAMEWORK.table)
-    kept = experiment.training.keep_checkpoints or KEEP_CHECKPOINTS
+    kept = experiment.training.keep_checkpoints or attribute_settings.KEEP_CHECKPOINTS
     return {**assigned.set, "keep_checkpoints": kept, "device": vendor_of(experiment.accelerator).torch_device}
 
 

@@ -118,7 +118,7 @@ def resume(built: Built, folder: Path) -> int:
     _check_files(path, sizes)
     _check_metadata(path / _METADATA)
     os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"  # torch's planner asks for all of pickle (default_planner.py:387)
-    saved = dist_checkpointing.load_common_state_dict(str(path))["settings"]
+    saved = _saved_settings(path)
     _check_settings(path, saved, _settings(built))
     alike = all(saved[name] == getattr(built.settings, name) for name in _LAYOUT)
     state = dist_checkpointing.load({**_state(built, loading=True), **_generators(alike)}, str(path))
@@ -181,10 +181,13 @@ def _latest(folder: Path) -> tuple[int, dict[str, int]]:
     marker = folder / _MARKER
     try:
         stated = json.loads(marker.read_text(encoding="utf-8"))
-        return int(stated["iteration"]), stated["files"]
+        iteration, sizes = int(stated["iteration"]), {str(name): int(size) for name, size in stated["files"].items()}
+        if iteration < 1 or not sizes or any("/" in name for name in sizes):
+            raise ValueError("it names no checkpoint of ours")
+        return iteration, sizes
     except FileNotFoundError:
         return 0, {}
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise EngineError(f"{marker}: cannot be read ({error}); try: remove {folder} to begin anew") from error
 
 
@@ -212,6 +215,18 @@ def _check_metadata(path: Path) -> None:
     except Exception as error:  # damaged bytes raise anything
         what = f"is no metadata of a checkpoint, and may be code ({error})"
         raise EngineError(f"{path} {what}; try: remove {path.parent.parent} to begin anew") from error
+
+
+def _saved_settings(path: Path) -> dict[str, Any]:
+    """Return the settings in a checkpoint. Raises EngineError: it has none, or names code."""
+    try:
+        saved = dist_checkpointing.load_common_state_dict(str(path))["settings"]
+        experts = int(saved["expert_model_parallel_size"])
+        return {**dict.fromkeys(TABLE["requested"]), **saved, "expert_model_parallel_size": experts}
+    except Exception as error:  # damaged bytes raise anything
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        hint = f"try: remove {path.parent} to begin anew"
+        raise EngineError(f"{path} has no settings of ours ({reason}); {hint}") from error
 
 
 def _settings(built: Built) -> dict[str, Any]:

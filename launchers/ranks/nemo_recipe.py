@@ -57,10 +57,10 @@ except (ImportError, OSError):  # OSError: installed, and a library of CUDA is n
 
 DISTRIBUTIONS = ("nemo_toolkit", "lightning")
 VERSIONS: dict[str, str] = {}  # those of the distributions
-_CHECKPOINTS: dict[str, Any] = {"dirpath": "checkpoints", "filename": "{step}", "monitor": None, "save_top_k": -1} | (
+_CHECKPOINTS: dict[str, Any] = {"dirpath": "checkpoints", "filename": "{step}", "monitor": "step", "mode": "max"} | (
     dict.fromkeys(("save_last", "always_save_context", "save_context_on_train_end"), False)
 )
-"""All are kept, in the run's directory; how often is set by path. No context: nothing here resumes from it."""
+"""The newest, in the run's directory; how many, and how often, is set by path. No context: nothing resumes from it."""
 
 
 def build(settings: Settings, _stand_in: str | None) -> Any:

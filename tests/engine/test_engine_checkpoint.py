@@ -197,6 +197,33 @@ def test_nothing_that_a_checkpoint_names_is_called(start: Callable[..., Run], ki
     assert name != ".metadata" or "names posix.mkdir" in run.err, run.err
 
 
+@pytest.mark.drill("a traceback")
+@pytest.mark.parametrize(
+    ("marker", "says"),
+    [
+        ("[]", "cannot be read"),
+        ('{"iteration": -1, "files": {"a": 1}}', "names no checkpoint of ours"),
+        ('{"iteration": 1e999, "files": {"a": 1}}', "cannot be read"),
+        ('{"iteration": 1, "files": ["a"]}', "cannot be read"),
+        ('{"iteration": 1, "files": {"../../secret": 1}}', "names no checkpoint of ours"),
+        ("common.pt", "has no settings of ours"),
+    ],
+)
+def test_a_foreign_checkpoint_is_refused_by_name(
+    start: Callable[..., Run], killed: Path, marker: str, says: str
+) -> None:
+    import torch
+
+    folder = killed / "checkpoints"
+    if marker == "common.pt":
+        torch.save({"settings": [1]}, folder / f"iter_{SAVED:07d}" / marker)
+        files = {file.name: file.stat().st_size for file in (folder / f"iter_{SAVED:07d}").iterdir()}
+        marker = json.dumps({"iteration": SAVED, "files": files})
+    (folder / "latest").write_text(marker, encoding="utf-8")
+    run = start(killed)
+    assert run.code != 0 and "engine: " in run.err and says in run.err, run.err
+
+
 def test_another_run_and_a_damaged_file_are_refused(start: Callable[..., Run], killed: Path) -> None:
     folder = killed / "checkpoints"
     shutil.rmtree(folder / f"iter_{STEPS:07d}")

@@ -19,8 +19,8 @@ RELEASES = {"nemo": "2.7.3", "megatron_bridge": "0.3.1"}
 OVERLAPPED = ("gpus_per_node=2", "training.overlap_grad_reduce=true", "training.overlap_param_gather=true")
 RUNS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "nemo, one rank": (
-        ("training.save_interval=4",),
-        {"data_parallel_size": 1, "num_micro_batches": 8, "save_interval": 4},
+        ("training.save_interval=1", "training.keep_checkpoints=3"),
+        {"data_parallel_size": 1, "num_micro_batches": 8, "save_interval": 1},
     ),
     "nemo, TP2 SP": (
         ("layout=tp2", "gpus_per_node=2"),
@@ -30,13 +30,16 @@ RUNS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "nemo, DP2": (OVERLAPPED, {"data_parallel_size": 2, "overlap_grad_reduce": True, "num_micro_batches": 4}),
     "megatron_bridge, one rank": ((), {"data_parallel_size": 1, "save_interval": None}),
     "megatron_bridge, DP2": (
-        (*OVERLAPPED, "training.save_interval=4"),
-        {"data_parallel_size": 2, "overlap_grad_reduce": True, "save_interval": 4},
+        (*OVERLAPPED, "training.save_interval=1"),
+        {"data_parallel_size": 2, "overlap_grad_reduce": True, "save_interval": 1},
     ),
 }
 """Overrides, and what must be effective."""
-KEPT = {"nemo, one rank": ["step=3"], "megatron_bridge, DP2": ["iter_0000004", "iter_0000006"]}
-"""NeMo counts from 0; Bridge keeps one of the end, too."""
+KEPT = {
+    "nemo, one rank": ["step=3", "step=4", "step=5"],
+    "megatron_bridge, DP2": ["iter_0000005", "iter_0000006"],
+}
+"""Of six. NeMo counts from 0."""
 Trained = dict[str, tuple[dict[str, Any], list[Any]]]
 
 
