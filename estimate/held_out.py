@@ -95,7 +95,7 @@ def held_out(runs: Runs, split: NDArray[np.intp], parameters: Parameters) -> Hel
         fitted = fit(others.jobs, others.step_time_s, others.alike, parameters, "")
         jobs = runs.jobs.take(judged)
         error[judged] = np.log(step_time(jobs, fitted).total / runs.step_time_s[judged])
-        wider[judged] = wider_by(jobs, fitted)
+        wider[judged] = wider_by(jobs, fitted, cases_of(jobs))
         distance[judged] = np.array([distance_of(fitted, case) for case in cases.distinct], dtype=object)[index[judged]]
     rows = np.flatnonzero(split >= 0)
     classes = tuple(classes_of(cases.distinct[index[row]]) for row in rows)

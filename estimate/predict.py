@@ -13,7 +13,7 @@ from conf.errors import ConfigError, Problem
 from conf.facts import hardware
 from estimate.fitted import Error, Parameters, shipped
 from estimate.jobs import Jobs, Numbers
-from estimate.step_time import OFFSETS, Case, Parts, cases_of, step_time
+from estimate.step_time import OFFSETS, Case, Cases, Parts, cases_of, step_time
 
 _NEAR = ("framework", "hardware", "precision", "kind")
 _STACK = ("stack", "hardware", "kind")
@@ -68,11 +68,12 @@ def classes_of(case: Case) -> tuple[str, ...]:
 def predict(jobs: Jobs, parameters: Parameters | None = None) -> Prediction:
     """Return the step times of jobs and their intervals; nan where a rate of the GPU is unknown."""
     known = shipped() if parameters is None else parameters
-    parts, cases = step_time(jobs, known), cases_of(jobs)
+    cases = cases_of(jobs)
+    parts = step_time(jobs, known, cases)
     total = parts.total
     expected = [_expected(known, case) for case in cases.distinct]
     notes = [_why(known, case) for case in cases.distinct]
-    near, far = np.exp(half_widths(jobs, known))
+    near, far = np.exp(half_widths(jobs, known, cases))
     spread = [0] * total.size if cases.index is None else cases.index.tolist()
     return Prediction(
         total,
@@ -96,20 +97,18 @@ def _expected(known: Parameters, case: Case) -> tuple[str, Error]:
     return name if distance == DISTANCES[0][0] else f"{name} whose {distance} was new", error
 
 
-def half_widths(jobs: Jobs, known: Parameters) -> Numbers:
+def half_widths(jobs: Jobs, known: Parameters, cases: Cases) -> Numbers:
     """Return half the widths of the intervals of 80 and 95 % of the logarithm of the step time, shape (2, n)."""
-    cases = cases_of(jobs)
     errors = [_expected(known, case)[1] for case in cases.distinct]
     halves = [cases.spread([getattr(error, half) for error in errors]) for half in ("half_80", "half_95")]
-    for name, wider in zip(WIDER, wider_by(jobs, known).T, strict=True):
+    for name, wider in zip(WIDER, wider_by(jobs, known, cases).T, strict=True):
         by = known.wider[name].by if name in known.wider else (1.0, 1.0)
         halves = [half * np.where(wider, factor, 1.0) for half, factor in zip(halves, by, strict=True)]
     return np.stack([np.broadcast_to(half, (jobs.count,)) for half in halves])
 
 
-def wider_by(jobs: Jobs, known: Parameters) -> NDArray[np.bool_]:
+def wider_by(jobs: Jobs, known: Parameters, cases: Cases) -> NDArray[np.bool_]:
     """Return what widens the interval of each job, shape (n, 3) in the order of WIDER."""
-    cases = cases_of(jobs)
     kin = {_architecture(name.split(".")[1]) for name in known.measured}
     new = [not has_efficiency(known, case) for case in cases.distinct]
     strange = [

@@ -135,6 +135,13 @@ class Cases:
         array = np.array(values, dtype=float)
         return array[0] if self.index is None else array[self.index]
 
+    def take(self, some: slice) -> Cases:
+        """Return the cases of some of the jobs, without those that none of them has."""
+        if self.index is None:
+            return self
+        found, index = np.unique(self.index[some], return_inverse=True)
+        return Cases(tuple(self.distinct[i] for i in found), index)
+
     def by(self, key: Callable[[Case], Any], value: Callable[..., float]) -> Numbers:
         """Return a value of each job that depends on `key` of its case alone, worked out once for each."""
         keys = [key(case) for case in self.distinct]
@@ -182,8 +189,9 @@ def step_time(jobs: Jobs, parameters: Parameters, cases: Cases | None = None) ->
         chunks = [_parts(jobs, parameters, cases or cases_of(jobs))]
     else:
         cuts = [*range(0, count, CHUNK), count]
-        some = (jobs.take(slice(*ends)) for ends in pairwise(cuts))
-        chunks = [_parts(each, parameters, cases_of(each)) for each in some]
+        known = cases or cases_of(jobs)
+        some = (slice(*ends) for ends in pairwise(cuts))
+        chunks = [_parts(jobs.take(each), parameters, known.take(each)) for each in some]
     sizes = [min(CHUNK, count - start) for start in range(0, count, CHUNK)]
     return Parts(
         *(

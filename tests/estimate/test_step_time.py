@@ -14,7 +14,7 @@ from conf.load import model_named
 from estimate.fitted import shipped
 from estimate.jobs import RECOMPUTED, Jobs, columns_of_hardware, columns_of_shape
 from estimate.predict import predict
-from estimate.step_time import PARTS, step_time
+from estimate.step_time import CHUNK, PARTS, step_time
 from metrics.shape import shape_of_model
 
 MODELS = ("llama31_8b", "llama31_70b", "qwen3_30b_a3b", "deepseek_v3", "gpt_oss_120b")
@@ -68,6 +68,17 @@ def test_many_at_once_are_the_same_as_one_by_one() -> None:
     together = step_time(jobs, shipped()).total
     alone = [step_time(jobs.take(i), shipped()).total[0] for i in range(40)]
     np.testing.assert_allclose(together, alone, rtol=1e-12)
+
+
+def test_jobs_of_many_models_are_the_same_in_any_number() -> None:
+    """More than a chunk of them, whose cases are worked out once for all."""
+    jobs = many(40)
+    few = predict(jobs)
+    index = np.random.default_rng(0).integers(0, 40, 2 * CHUNK + 100)
+    lots = predict(jobs.take(index))
+    for name in ("step_time_s", "low_95_s", "high_80_s", "rows"):
+        np.testing.assert_allclose(getattr(lots, name), getattr(few, name)[index], rtol=1e-12)
+    assert lots.classes == tuple(few.classes[i] for i in index)
 
 
 @pytest.mark.parametrize(
