@@ -136,6 +136,8 @@ def network_bandwidth(text: str, device: Hardware, gpus_per_node: float) -> tupl
     )
 
 
+_BESIDE = re.compile(r"(?i)(?<=\S)[ /-]+(?:rocm|cuda)[ -]?v?\d[\w.]*|^(?:rocm|nvidia|amd)/")
+"""What a stack runs on, and whose copy it is: Primus ROCm7.1, ROCm/Megatron-LM."""
 _RELEASE = re.compile(r"v?(\d+(?:\.\d+)+)")
 
 
@@ -145,7 +147,7 @@ def stack(framework: str, date: str) -> str:
     if framework.startswith("MLPerf"):
         release = _RELEASE.search(date) or _RELEASE.search(framework)
         return f"mlperf-{release[1]}" if release else "mlperf"
-    name = re.sub(r"\(.*?\)", "", framework).strip()
+    name = _BESIDE.sub("", re.sub(r"\(.*?\)", "", framework)).strip()
     stated = re.search(r"(?<![\w.])(?:v?|core)\d[\w. ]*$", name)
     family = (name[: stated.start()] if stated else name).partition("/")[0]
     family = re.sub(r"[^a-z0-9]+", "_", family.lower()).strip("_")

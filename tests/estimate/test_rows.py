@@ -178,6 +178,8 @@ def test_recomputation_as_rows_spell_it() -> None:
         ("llm-foundry/Composer FSDP (torch1.13/2.0)", "2023", "llm_foundry-2023"),
         ("NeMo 24.03", "", "nemo-24.03"),
         ("Megatron-LM core0.14 TE2.11", "", "megatron_lm-core0.14 TE2.11"),
+        ("Primus ROCm7.1", "2026-02", "primus-2026-02"),
+        ("ROCm/Megatron-LM", "2026", "megatron_lm-2026"),
         ("", "", ""),
     ],
 )
