@@ -4,6 +4,7 @@ each run what was requested against what ran; and from all of it the verdict wit
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain, product
 from pathlib import Path
@@ -91,6 +92,7 @@ PLANNED = "planned: the settings that were requested were compared, and nothing 
 ACCEPTED = "accepted: "
 """How the reason begins that a user gives by accept.KEY=REASON."""
 _IF_KNOWN = f"if you know: {program('parse')} LOG --save status=completed"
+_BEHIND_A_RELEASE = re.compile(r"-[1-9]\d*-g[0-9a-f]{7,}$")
 _CHANGES_NUMBERS = ("attention_softmax_in_fp32",)  # kernels that are no other way to the same numbers
 _OF_LOSS = ("model", "optimizer", "data")
 
@@ -656,8 +658,16 @@ def _verdict(
         return Verdict("comparable", (*apart, *beside))
     rehearsed = "rehearsed: settings, rates and losses were compared, and nothing that is measured"
     missing = listed([row.setting for row in rows if row.state == "not rehearsed"])
+    own = [f"{side.label} {version}" for side in sides for version in of_no_release(side.usable)]
     texts = [rehearsed, *([f"not rehearsed: {missing}"] if missing else [])]
+    texts += [f"commits that no release has: {some(own)}"] if own else []
     return Verdict("comparable", (*apart, *(Reason(text, "bookkeeping") for text in texts), *beside))
+
+
+def of_no_release(runs: Sequence[Run]) -> list[str]:
+    """Return the versions of a stack that git describes by commits behind a release."""
+    versions = dict.fromkeys(run.record.framework_version or "" for run in runs)
+    return [version for version in versions if _BEHIND_A_RELEASE.search(version)]
 
 
 def _reason(text: str, *names: str) -> Reason:

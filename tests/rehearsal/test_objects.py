@@ -145,6 +145,28 @@ def test_a_switch_that_is_changed_after_the_first_step_has_both_values(read: Any
     assert read.changed_since(first, first) == {}
 
 
+def test_a_validation_is_counted_in_global_batches_as_everybody_does(read: Any) -> None:
+    sampler = SimpleNamespace(data_sampler=SimpleNamespace(num_microbatches=4))
+    nemo = SimpleNamespace(val_check_interval=4, limit_val_batches=8, datamodule=sampler)
+    bridge = SimpleNamespace(eval_interval=4, eval_iters=2)
+    assert read.evaluation((None, nemo)) == read.evaluation((None, bridge)) == (4, 2)
+
+
+def test_switches_of_torch_are_read_whatever_names_they_were_set_by() -> None:
+    program = f"""import sys; sys.path.insert(0, {str(FOLDER)!r})
+import torch, tprimat_objects
+torch.backends.cuda.matmul.allow_tf32 = True
+if hasattr(torch.backends, "fp32_precision"):
+    torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+    torch.backends.cuda.matmul.fp32_precision = "ieee"
+torch.autograd.set_detect_anomaly(True, check_nan=False)
+values = tprimat_objects.switches(None, None, ()).values
+assert values["anomaly_detection"] is True and values["garbage_collection"] is True, values
+assert values["mkldnn_fp32_precision"] == "bf16" or not hasattr(torch.backends, "fp32_precision"), values
+"""
+    subprocess.run((sys.executable, "-c", program), check=True, timeout=120)
+
+
 @pytest.mark.parametrize(
     ("trainer", "plans"),
     [

@@ -43,7 +43,7 @@ _STEERS = re.compile(
     r"MEGATRON_SDMA|HIP_FORCE|HIP_LAUNCH|FUSED_(?:LINEAR_)?CE)(?:_|$)|.*TF32|CUDA_DEVICE_MAX_CONNECTIONS$|"
     r"CUDA_(?:LAUNCH_BLOCKING|MODULE_LOADING|DEVICE_ORDER|SCALE_LAUNCH_QUEUES|GRAPH_CAPTURE_FREEZE_GC|CACHE_DISABLE)$|"
     r"FP32_MASTER_WEIGHTS$|DEBUG_SIMULATOR$|OMP_(?!NUM_THREADS$)|HEALING_|NUM_LAYERS_AT_|LEGACY_GG$|MOE_SKIP_|ENABLE_NUMA_BINDING$|"
-    r"PRIMUS_(?!EXP_NAME$|TEAM$|USER$|WORKSPACE$|LOG_|CLUSTER$|PYTHON$|RELEASE$|PACKAGES$|VERBOSE_|PROJ_|BENCH_|EXPECT_)|"
+    r"PRIMUS_(?!EXP_NAME$|TEAM$|USER$|WORKSPACE$|LOG_|CLUSTER$|PYTHON$|RELEASE$|PACKAGES$|ENTRY$|IMAGE$|GPU_MODEL$|VERBOSE_|PROJ_|BENCH_|EXPECT_)|"
     r"GPU_MAX_HW_QUEUES$|AMD_LOG_LEVEL$|PYTHON(?:HASHSEED|OPTIMIZE|MALLOC|DEVMODE|PROFILEIMPORTTIME)$|GLIBC_TUNABLES$|LD_(?:PRELOAD|AUDIT|BIND_NOW)$"
 )
 """Names that torch 2.13, oneDNN, MKL, OpenMP, Megatron-LM and Primus v26.5.1 read, as their sources have them."""
@@ -250,8 +250,14 @@ def evaluation(trainers: tuple[Any, ...]) -> tuple[float, float] | None:
     for names in (("eval_interval", "eval_iters"), ("val_check_interval", "limit_val_batches")):
         interval, batches = (_first_of(trainers, name) for name in names)
         if interval and batches:
-            return interval, batches
+            return interval, batches // (_micro_batches(trainers) if names[1].startswith("limit") else 1)
     return None
+
+
+def _micro_batches(trainers: tuple[Any, ...]) -> int:
+    """Return of how many micro-batches a global batch is, where NeMo has counted its validation in these."""
+    sampler = getattr(_first_of(trainers, "datamodule"), "data_sampler", None)
+    return getattr(sampler, "num_microbatches", None) or 1
 
 
 def _first_of(trainers: tuple[Any, ...], name: str) -> Any:
