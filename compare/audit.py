@@ -62,7 +62,7 @@ from compare.objects import (
     strays,
 )
 from compare.parting import Parting, Seen, candidates, first_parting
-from compare.rehearsed import compare_validations, pairs_of, strictly, trained
+from compare.rehearsed import compare_validations, pairs_of, splits_sequences, strictly, trained
 from conf.arguments import program
 from conf.errors import InputError, Problem, closest, listed, some
 from conf.mlperf import Benchmark, benchmark_of
@@ -198,7 +198,8 @@ def audit(
     if too_fast := [f"{one.run.record.id} is {impossible[one.run.path]}" for one in runs if one.run.path in impossible]:
         more = f"; and so for {len(too_fast) - 1:,} more" if len(too_fast) > 1 else ""
         checks = (_check("figures", "unknown", f"{too_fast[0]}{more}", None, decides=True), *checks)
-    parts = _parting(runs, objects) if ran and _is_strict(sides, runs) else None
+    whole = not any(splits_sequences(one.run.record) for one in runs)
+    parts = _parting(runs, objects) if ran and whole and _is_strict(sides, runs) else None
     if parts and all(check.state == "equal" for check in checks):  # what left no trace in any number
         checks = (*checks, _check("parting", "apart", parts.sentence, max(0, parts.step), decides=True))
     deviations = tuple(item for side in sides for run in side.usable for item in _deviations(run))

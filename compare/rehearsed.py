@@ -406,11 +406,16 @@ def _no_band(first: Record, second: Record) -> str:
         return BEGIN_EQUAL
     if precision := _unlike((first, second), _PRECISION):
         return f"two precisions round otherwise ({', '.join(precision)})"
-    if any(record.setting("context_parallel_size") not in (None, 1) for record in (first, second)):
+    if splits_sequences(first) or splits_sequences(second):
         return "context parallelism is not rehearsed: a rank attends to its own part of the sequence alone"
     if "MBS" in differing(first, second) and all(record.setting("num_experts") for record in (first, second)):
         return "the balancing loss of experts is one of each micro-batch, and these are of two sizes"
     return ""
+
+
+def splits_sequences(record: Record) -> bool:
+    """Return whether a run has context parallelism, which a rehearsal's attention leaves out, each stack in its way."""
+    return record.setting("context_parallel_size") not in (None, 1)
 
 
 def differing(first: Record, second: Record) -> Iterator[str]:

@@ -171,6 +171,14 @@ def test_what_cannot_be_tested_is_not_known(case: str) -> None:
     assert any(reason in text for text in verdict.texts), verdict.texts
 
 
+def test_two_stacks_with_context_parallelism_are_open_whatever_their_losses() -> None:
+    """Each stack's attention leaves it out in its own way: that they part is no difference of theirs."""
+    first, second = (toy(n, {"context_parallel_size": 2}, **of) for n, of in (("a", NEMO), ("b", PRIMUS)))
+    part = audited(first, off(second, 0.03))
+    assert part.verdict.word == OPEN and part.parting is None
+    assert any("context parallelism is not rehearsed" in text for text in part.verdict.texts)
+
+
 def test_a_measured_run_needs_none_of_it() -> None:
     pair = (made("a", **NEMO), made("b", **PRIMUS))
     assert audited(*pair).verdict.word == YES
