@@ -198,8 +198,9 @@ def test_rehearsals_are_audited_among_themselves() -> None:
     assert (result.verdict.word, result.among) == ("comparable", "rehearsed")
     assert result.verdict.texts[0].startswith("rehearsed: ")
     expect(NO, rehearsed("a"), rehearsed("b", {**TP2, "lr": 0.1}))
-    own = {"framework_version": "v26.5.1-1-gcb458f47"}
-    texts = audited(rehearsed("a", **own), rehearsed("b", TP2, **own)).verdict.texts
+    own = "v26.5.1-1-gcb458f47"
+    both = rehearsed("a", framework_version=own), rehearsed("b", TP2, framework_version=own)
+    texts = audited(*both).verdict.texts
     assert any("commits that no release has: " in text and "v26.5.1-1-gcb458f47" in text for text in texts), texts
 
 
