@@ -18,8 +18,9 @@ from estimate.step_time import cases_of
 
 REFINED = ((1, ("stack:",)), (3, ("gemm_efficiency.",)), (6, ("exposed_",)))
 """How many runs it takes, and how the names of the parameters begin that they refine."""
-REPEATS = 0.03
-"""Standard deviation of the logarithm of the step time of one configuration that is run again elsewhere."""
+REPEATS = 0.06
+"""Standard deviation of the logarithm of the step time of a run that its stack and machine do not explain: of one
+configuration that is run again elsewhere, and of what the formulas leave out of it (SCATTER of estimate/fit.py)."""
 MACHINE = 0.15
 """The same of what one machine and stack differ by from published ones."""
 SLOWER = "throttling, a lower clock or power limit, a slow or broken link, a busy host or slow data"
