@@ -36,7 +36,7 @@ help:
 	@echo "make submitit .venv-submitit with hydra-submitit-launcher, for docs/tutorials/sweep.py (after it make test-slurm tries it)"
 	@echo "make stacks   .venv-stacks with Hugging Face's Trainer and DeepSpeed, .venv-torchtitan with TorchTitan 0.2.2;  make torchtitan-0.3.0: .venv-torchtitan-0.3.0"
 	@echo "make test-stacks  they train on this CPU as the embedded engine does (installs 480 MB);  make wide-stacks: in every case, a quarter of an hour"
-	@echo "make lock     requirements/lock*.txt renewed: the newest packages that fit, with hashes;  make licences: those installed, by licence"
+	@echo "make lock     requirements/lock*.txt renewed: the newest packages that fit, with hashes;  make licences: those installed, by licence: of users, of developers"
 	@echo "make check    ruff, mypy, shellcheck, shfmt"
 	@echo "make install  .venv with the embedded engine;  make wheel: dist/*.whl;  make clean: remove .venv, .venv-nemo, .venv-bridge and dist"
 
@@ -63,8 +63,14 @@ lock: $(VENV)/bin/python
 	$(PIP) install --quiet $(INDEXES) uv
 	$(VENV)/bin/python requirements/renew.py
 
+# of the names in the lock files: what the program and its engine bring to a user, and what only developers have
+NAMES = $(shell sed -n 's/^\([a-z][^= ]*\)==.*/\1/p' requirements/lock.txt requirements/lock-torch.txt | sort -u)
+LICENCES := $(VENV)/bin/pip-licenses --from=mixed --order=license
 licences: $(VENV)/.dev
-	@$(VENV)/bin/pip-licenses --from=mixed --order=license
+	@echo 'The program and its engine:'
+	@$(LICENCES) --packages tensorprimat $(NAMES)
+	@printf '\n%s\n' 'Developers alone:'
+	@$(LICENCES) --ignore-packages tensorprimat $(NAMES)
 
 install: $(VENV)/.embedded
 

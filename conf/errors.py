@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -75,12 +76,13 @@ def blamed(where: str, what: str, hint: str = "") -> Iterator[None]:
 
 
 @contextmanager
-def writing(path: object, hint: str = "") -> Iterator[None]:
-    """Turn an OSError inside into the InputError that `path` cannot be written."""
+def writing(path: object, hint: str = "", full: str = "") -> Iterator[None]:
+    """Turn an OSError inside into the InputError that `path` cannot be written. full: the hint of a disk that is."""
     try:
         yield
     except OSError as error:
         why = error.strerror or str(error)
+        hint = full or hint if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else hint
         raise InputError(Problem(str(path), "cannot be written", why, hint=hint)) from error
 
 

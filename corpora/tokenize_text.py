@@ -95,8 +95,8 @@ def make(job: Job) -> Outcome:
     """Make the corpus of `job`, or the rest of it, or find it made. InputError: it cannot be; what is done stays, and
     the same call goes on."""
     corpus = Written(job.prefix)
-    hint = "make room, or -o /another/disk; what was tokenized stays, and the same command goes on"
-    with writing(job.prefix, hint):
+    on = "what was tokenized stays, and the same command goes on"
+    with writing(job.prefix, f"-o /a/folder/of/yours; {on}", f"make room, or -o /another/disk; {on}"):
         job.prefix.parent.mkdir(parents=True, exist_ok=True)
         with alone(job.prefix):
             if not is_sealed(corpus) and (there := corpus.there()):

@@ -34,7 +34,7 @@ def settled(record: Record, directory: Path) -> Record:
     if is_held(directory):
         return record
     log = directory / Path(record.log or "train.log").name
-    if record.provenance == "rehearsed" or not log.is_file():
+    if record.provenance == "rehearsed" or log.is_symlink() or not log.is_file():  # a link may lead to any file
         return replace(record, status="killed", cause=_NO_WORD)
     parser = Parser(None)
     for block in read_blocks(log):

@@ -39,6 +39,7 @@ _PREFIXES = re.compile(
     r"|\d{1,6}: ?(?=\D|$)"  # srun --label, Slurm
     r"|\[?default\d{1,4}\]?:"  # torchrun --tee
     r"|[\w./-]{1,80}/\d{1,5} (?=\[)"  # NeMo-Run: "ining-demo/0 [default0]:"
+    r"|\[-{0,60}[\w.]{1,80}\.py:\d{1,6}\] : ?"  # Primus: [------traceback.py:1018] :
     r"|\[[^\]\[]{1,120}\](?:<std(?:out|err)>)?:? ?"  # [rank0], [2026-11-20 10:00:00], [1,0]<stdout>:
     r"|\([^()]{0,80}pid=\d{1,10}[^()]{0,80}\) ?"  # Ray
     r"|\d{4}-\d\d-\d\dT?[ T]?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)? ?"  # kubectl logs --timestamps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import os
@@ -17,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from conf.errors import InputError, writing
 from corpora import inputs, manifest, partial, tokenize_text
 from corpora.blocks import encode
 from corpora.tokenizers import build
@@ -584,3 +586,12 @@ def test_a_full_disk_is_a_clear_error_and_what_was_done_is_kept(tokenizer: Path,
     assert not [*tmp_path.glob("c.[bij]*")]
     assert tokenize(tokenizer, prefix, source) == 0
     assert read(prefix) == expected(tokenizer, texts(3000))
+
+
+@pytest.mark.parametrize(
+    ("number", "room"), [(errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EACCES, False), (errno.EROFS, False)]
+)
+def test_only_of_a_full_disk_is_room_to_be_made(number: int, room: bool) -> None:
+    with pytest.raises(InputError) as failed, writing("x", "-o /a/folder/of/yours", "make room"):
+        raise OSError(number, os.strerror(number))
+    assert ("make room" in str(failed.value)) is room and os.strerror(number) in str(failed.value)

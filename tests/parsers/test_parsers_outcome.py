@@ -131,6 +131,24 @@ def test_the_first_cause_is_not_what_the_others_say_of_it() -> None:
     assert judge(Ending(exit_code=1), read(aftermath)).cause == aftermath
 
 
+def test_an_exception_that_primus_prints_in_colours_through_its_logger_is_the_cause() -> None:
+    head = "[\x1b[32m20261128 16:15:37\x1b[0m][\x1b[36mrank-0/1\x1b[0m]\x1b[34m\x1b[1m[DEBUG]    \x1b[0m\x1b[34m\x1b[1m"
+    said = "[--------------------------traceback.py:1018] : "
+    raised = "TypeError: '<=' not supported between instances of 'float' and 'str'"
+    lines = [
+        f"{head}{said}Traceback (most recent call last):",
+        "\x1b[0m",
+        f'{head}{said}  File "train_runtime.py", line 498, in _log_step',
+        "    func()",
+        "\x1b[0m",
+        f"{head}{said}{raised}",
+        "\x1b[0m",
+        "[NODE-0(vm)] [ERROR] primus launcher exited with code 1",
+    ]
+    outcome = judge(Ending(exit_code=1), read(*lines))
+    assert outcome.status == "failed" and outcome.cause is not None and outcome.cause.endswith(raised), outcome.cause
+
+
 def test_what_shell_slurm_lsf_and_nccl_say_of_the_end() -> None:
     shell, lsf = "/a/b.sh: line 149: 179417 Killed      torchrun train.py", "TERM_OWNER: job killed by owner."
     slurm = "slurmstepd: error: *** JOB 8 ON n1 CANCELLED AT 2026-03-14T04:10:00 DUE TO TIME LIMIT ***"

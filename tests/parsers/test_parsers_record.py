@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from conf.errors import InputError
 from parsers import Declaration, Ending, Reading, Record, Step, assemble, differences, judge, parse, read, write
+from parsers.cautions import settled
 from parsers.read_back import Batch, Object, Optimizer, Process, ReadBack, Tensor
 from parsers.record import Difference, RunFile
 from parsers.storage import dumps, run_file, upgrade
@@ -322,3 +323,15 @@ def test_steps_that_are_not_as_many_as_the_record_states_are_not_read(field: str
     with pytest.raises(InputError, match="is not as") as refused:
         read(tmp_path)
     assert said in str(refused.value) and "3 steps, 0 to 2" in str(refused.value)
+
+
+@pytest.mark.drill("the last line of any file that a stranger's record named by a link was shown")
+def test_the_log_of_a_dead_run_is_no_link(tmp_path: Path) -> None:
+    (tmp_path / "private").write_text("ValueError: nobody else's\n", encoding="utf-8")
+    run = tmp_path / "run"
+    write(Record(id="run", name="x", provenance="measured", status="running", log="train.log"), run)
+    (run / "train.log").symlink_to(tmp_path / "private")
+    assert "nobody" not in str(settled(read(run), run))
+    (run / "train.log").unlink()
+    (run / "train.log").write_bytes((tmp_path / "private").read_bytes())
+    assert "nobody" in str(settled(read(run), run))
