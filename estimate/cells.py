@@ -137,7 +137,7 @@ def network_bandwidth(text: str, device: Hardware, gpus_per_node: float) -> tupl
 
 
 _BESIDE = re.compile(r"(?i)(?<=\S)[ /-]+(?:rocm|cuda)[ -]?v?\d[\w.]*|^(?:rocm|nvidia|amd)/")
-"""What a stack runs on, and whose copy it is: Primus ROCm7.1, ROCm/Megatron-LM."""
+"""The base of a stack, and whose copy it is: Primus ROCm7.1, ROCm/Megatron-LM."""
 _RELEASE = re.compile(r"v?(\d+(?:\.\d+)+)")
 
 

@@ -26,7 +26,7 @@ STEERING = (
     f"{OF_LAUNCHERS}|TPRIMAT_[A-Za-z0-9_]+"
     "|(LOCAL_|GROUP_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|NNODES|NODE_RANK|GPUS_PER_NODE|NPROC_PER_NODE"
 )
-"""Those, and the place of a rank, which the plan says."""
+"""All of it, and the place of a rank, which the plan says."""
 
 
 @dataclass(frozen=True, slots=True)

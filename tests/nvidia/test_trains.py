@@ -39,7 +39,7 @@ KEPT = {
     "nemo, one rank": ["step=3", "step=4", "step=5"],
     "megatron_bridge, DP2": ["iter_0000005", "iter_0000006"],
 }
-"""Of six. NeMo counts from 0."""
+"""The last of six. NeMo counts from 0."""
 Trained = dict[str, tuple[dict[str, Any], list[Any]]]
 
 
