@@ -50,6 +50,17 @@ CUTS: dict[str, tuple[int | None, int, bool, list[int]]] = {
 
 
 @pytest.mark.engine
+def test_main_weights_of_an_optimizer_that_is_not_distributed_have_the_shape_of_their_parameter(here: Any) -> None:
+    torch = pytest.importorskip("torch")
+    parameter = torch.nn.Parameter(torch.ones(3, 2, dtype=torch.bfloat16))
+    parameter.main_param = torch.full((3, 2), 1.001)
+    part = here.Part("w", parameter, here.Split(1, 0, None), False, 0, 6)
+    assert torch.equal(part.last, parameter.main_param.reshape(-1)), "1.001 is 1 in bf16"
+    parameter.main_param = torch.full((3, 2), 2.0)
+    assert torch.equal(part.last, parameter.detach().reshape(-1)), "it was not what the model has"
+
+
+@pytest.mark.engine
 @pytest.mark.parametrize("name", CUTS)
 def test_parts_are_the_complete_tensor_however_it_is_cut(name: str, here: Any) -> None:
     """Cut as Megatron cuts weights, by torch's own chunks; a distributed optimizer cuts each part again."""

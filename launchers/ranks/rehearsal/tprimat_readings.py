@@ -63,7 +63,7 @@ class Part(NamedTuple):
     @property
     def last(self) -> Any:
         """Return the weight at the end: the model's own where that is not the main one, rounded."""
-        main, own = self.weight, self.parameter.detach().reshape(-1)[self.start : self.end]
+        main, own = self.weight.reshape(-1), self.parameter.detach().reshape(-1)[self.start : self.end]
         return main if bool((main.to(own.dtype) == own).all()) else own
 
     @property
