@@ -14,7 +14,7 @@ import pytest
 from conf.errors import ConfigError
 from estimate import held_out as splits
 from estimate.calibrate import calibrate
-from estimate.fit import fit, priors, sensitivity
+from estimate.fit import fit, priors, scatter, sensitivity
 from estimate.fitted import Parameters, read, shipped, write
 from estimate.held_out import Runs, configurations, folds, held_out
 from estimate.jobs import Numbers
@@ -100,6 +100,20 @@ def test_one_run_moves_its_stack_and_nothing_else() -> None:
     assert learned.used.all() and not learned.warnings
     assert learned.parameters.values == shipped().values
     assert predict(own, learned.parameters).step_time_s == pytest.approx(expected * 1.05, rel=0.01)
+
+
+def test_one_run_is_not_taken_for_all_that_its_stack_is() -> None:
+    """A part of it is its own: what the formulas leave out of that configuration."""
+    own = job(stack="nemo-25.04.02")
+    expected = predict(own).step_time_s
+    learned = calibrate(shipped(), own, expected * 1.10)
+    share = np.log(predict(own, learned.parameters).step_time_s / expected) / np.log(1.10)
+    assert 0.8 < share < 0.92
+
+
+def test_runs_with_experts_weigh_less_in_a_fit() -> None:
+    dense, routed = scatter(job()), scatter(job("qwen3_30b_a3b"))
+    assert dense < 0.6 * routed
 
 
 def test_three_runs_refine_products_and_six_communication() -> None:

@@ -114,6 +114,15 @@ def test_what_torch_allocated_on_eight_b200_is_predicted(
     assert allocated == pytest.approx(np.array(measured_gib) * 2**30, rel=0.012)
 
 
+@pytest.mark.parametrize("stack", ["torchtitan-2025-06", "llm_foundry-2023"])
+def test_stacks_of_torchs_own_modules_keep_fp32_parameters_in_shards(stack: str) -> None:
+    """By their names as tables of runs are read (estimate.cells.stack)."""
+    sharded = {DP: 8, "fsdp": 1, "gradient_bytes": 4}
+    ours, theirs = (memory(jobs("llama31_8b", stack=name, **sharded)) for name in ("megatron_lm-2022", stack))
+    assert theirs.weights[0, 0] == 2 * ours.weights[0, 0]
+    assert theirs.loss.max() > 4 * ours.loss.max()
+
+
 def test_units_are_bytes() -> None:
     m = memory(jobs("llama31_8b"))
     assert m.weights[0, 0] == 2 * 8_030_261_248
