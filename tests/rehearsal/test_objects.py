@@ -442,3 +442,18 @@ def test_rendered_files_are_hashed_as_they_are_when_the_rank_starts(read: Any, t
     (tmp_path / "settings.yaml").write_text("a: 2\n")
     assert read.rendered(tmp_path) == {"settings.yaml": hashlib.sha256(b"a: 2\n").hexdigest()}
     assert read.rendered(tmp_path / "none") == {}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="another linker")
+def test_a_library_that_the_linker_takes_from_elsewhere_is_named(tmp_path: Path) -> None:
+    import ctypes
+
+    ctypes.CDLL("libm.so.6")
+    mapped = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").split()
+    library = next(path for path in mapped if Path(path).name.startswith("libm.so"))
+    shutil.copy(library, tmp_path / "libm.so.6")
+    code = "import tprimat_objects as read; print(*read.linked_from_outside())"
+    for folders, expected in ((f"/nowhere:{tmp_path}", "libm.so.6"), ("/nowhere", ""), (None, "")):
+        env = {"PYTHONPATH": str(FOLDER), **({"LD_LIBRARY_PATH": folders} if folders else {})}
+        done = subprocess.run((sys.executable, "-c", code), env=env, capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == expected

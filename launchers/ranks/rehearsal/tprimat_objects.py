@@ -124,7 +124,7 @@ class Switches(NamedTuple):
     so many batches. scaled_dot_product: torch's kernels that may be taken, in the order of _ATTENTIONS. tracer_active:
     Python's or torch's profiler, or a tracer, is at work; tracer_planned: the stack is to profile a step, or the
     memory, be it later. saving: checkpoints, after so many steps. iterations_to_skip, rampup_batch_size: what a toy's
-    few steps may not come to."""
+    few steps may not come to. linked_from_outside: native libraries that LD_LIBRARY_PATH has brought in."""
 
     garbage_collection: bool
     garbage_collection_threshold: tuple[int, ...]
@@ -158,6 +158,7 @@ class Switches(NamedTuple):
     saving: int | None
     iterations_to_skip: tuple[int, ...] | None
     rampup_batch_size: tuple[int, ...] | None
+    linked_from_outside: tuple[str, ...]
 
 
 _ATTENTIONS = ("flash", "mem_efficient", "math", "cudnn")
@@ -206,8 +207,18 @@ def switches(
         saving=_first_of(trainers, "save_interval") if _first_of(trainers, "save") else None,
         iterations_to_skip=tuple(_first_of(trainers, "iterations_to_skip") or ()) or None,
         rampup_batch_size=tuple(_first_of(trainers, "rampup_batch_size") or ()) or None,
+        linked_from_outside=linked_from_outside(),
     )
     return Named(Switches, values._asdict(), {})
+
+
+def linked_from_outside(maps: Path = Path("/proc/self/maps")) -> tuple[str, ...]:
+    """Return the native libraries that this process has out of folders of LD_LIBRARY_PATH, by their names: the linker
+    takes them before those that a package was built with. maps: what is mapped, as Linux has it (proc_pid_maps(5))."""
+    folders = {os.path.realpath(folder) for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder}
+    lines = maps.read_text(errors="replace").splitlines() if folders and maps.is_file() else []
+    paths = {Path(line.split(maxsplit=5)[5]) for line in lines if line.endswith(".so") or ".so." in line}
+    return tuple(sorted(path.name for path in paths if str(path.parent) in folders))
 
 
 def _or_why(read: Callable[[], Any]) -> Any:
