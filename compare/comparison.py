@@ -32,8 +32,7 @@ from metrics.terms import EXAMPLE, read_prices
 from parsers import Run
 from parsers.find import NO_RUN, copies
 from parsers.progress import Progress, silent
-from parsers.record import Steps
-from parsers.storage import STEPS_FILE
+from parsers.storage import STEPS_FILE, with_steps
 
 SCHEMA_VERSION = 1
 TOTAL = "tokens_per_s"
@@ -216,7 +215,7 @@ def _trace(runs: Sequence[Run], terms: Terms, progress: Progress) -> tuple[dict[
 def _traced(terms: Terms, run: Run) -> _Traced:
     """Return figures and curve, or what is wrong as data: a UserError does not survive the way between processes."""
     try:
-        record = replace(run.record, steps=Steps(iter(run.record.steps)))  # of no iterator it looks them up twice
+        record = with_steps(run.record)
         figures = priced(record, summarise(record, terms.machines), terms) if has_figures(record) else {}
         return figures, curve_of(record), ()
     except UserError as error:

@@ -15,7 +15,7 @@ from compare.groups import seed_of
 from metrics.repeats import gathered
 from parsers import Record, Run
 from parsers.dialects import DIALECTS, load
-from parsers.record import columns, numbered
+from parsers.record import columns, numbered, rows
 
 TOKENS_CHECKSUM = "tokens_checksum"
 """Metric of a step, from a probe (parsers/probe.py): the same for every layout and order within a global batch."""
@@ -50,11 +50,10 @@ class Curve(Struct, frozen=True):
 
 def curve_of(record: Record) -> Curve:
     """Return the curve of a record."""
-    fields = ("lr", "lr_used", "loss", "nonfinite", "metrics", "end_monotonic_s", "step_time_s", "consumed_samples")
+    fields = ("lr", "lr_used", "loss", "nonfinite", "end_monotonic_s", "step_time_s", "consumed_samples")
     steps = numbered(record.steps)
-    at, printed, used, loss, nonfinite, metrics, ends, times, samples = columns(steps, "step", *fields)
-    reading = zip(at, metrics, strict=True) if any(metrics) else ()
-    checksums = {step: one[TOKENS_CHECKSUM] for step, one in reading if TOKENS_CHECKSUM in one}
+    at, printed, used, loss, nonfinite, ends, times, samples = columns(steps, "step", *fields)
+    checksums = {step: one[TOKENS_CHECKSUM] for step, one in rows(steps, "step", "metrics") if TOKENS_CHECKSUM in one}
     rates = _numbers(used)
     is_used = any(map(math.isfinite, rates))
     rates = rates if is_used else _numbers(printed)

@@ -18,7 +18,7 @@ from conf.freeze import frozen
 from conf.recipes import Case, fitting
 from conf.resolve import Declared, Experiment, resolve
 from conf.schema import BEST, IDENTICAL, METHODS, Data, Model, Request
-from conf.secret import SECRET, under
+from conf.secret import SECRET, in_texts, under
 from conf.vendors import CPU, accelerators
 from conf.vocabulary import leaves, read_yaml, requested
 
@@ -165,13 +165,18 @@ def _blend_problems(data: Data) -> Iterator[Problem]:
             yield Problem(f"{where}.{name}", what, repr(path), "a path without spaces and without .bin and .idx")
 
 
+_NAMED_BY_USERS = ("environment.", "cluster.network.", "framework.options.")
+"""Where a request has keys of the user's own."""
+
+
 def _secrets(config: dict[str, Any]) -> Iterator[Problem]:
     """Yield each text of the request that is a secret by its shape: it would be written into experiment.yaml, the plan,
     the record and the journal. Variables that are one by their name are launchers/variables.py's to refuse."""
     for key, value in leaves(config):
         of, _, name = key.rpartition(".")
         by_name = of in ("environment", "cluster.network") and SECRET.search(name)
-        if not by_name and (shown := under(name, value)) != value:
+        is_ours = not key.startswith(_NAMED_BY_USERS)  # cluster.kubernetes.secret is the name of one
+        if not by_name and (shown := in_texts(value) if is_ours else under(name, value)) != value:
             what = "looks like a secret, which the plan and the record would show"
             hint = "a variable goes in by its name alone, by cluster.forward_env=[NAME]"
             yield Problem(key, what, str(shown), hint=hint)

@@ -34,7 +34,7 @@ from metrics.repeats import gathered
 from metrics.rules import by_rules
 from metrics.shape import Facts, ShapeOrMissing, facts_of, shape_from
 from metrics.step_times import StepTimes, count, executed, find_warmup, step_times
-from parsers.record import Power, Record, columns
+from parsers.record import Power, Record, columns, rows
 from parsers.values import real
 
 # Kind of memory: what a step calls it (memory_kind), and names among its further numbers. From the most that is taken
@@ -322,10 +322,10 @@ def _hfu(basis: Basis) -> Quantity:
 def _memory(record: Record) -> Mapping[str, float]:
     if record.provenance == "rehearsed":  # at toy size, on the wrong machine
         return {}
-    sizes, kinds, metrics = columns(record.steps, "memory_bytes", "memory_kind", "metrics")
-    pairs = dict.fromkeys(zip(kinds, sizes, strict=True))  # of a run most are alike
+    pairs = dict.fromkeys(rows(record.steps, "memory_kind", "memory_bytes"))  # of a run most are alike
     of_kinds = ((kind or "", size) for kind, size in pairs)
-    named = ((name, value) for values in metrics if values for name, value in values.items() if "memory" in name)
+    metrics = (values for _, values in rows(record.steps, "step", "metrics") if values)
+    named = dict.fromkeys(pair for values in metrics for pair in values.items() if "memory" in pair[0])
     reported = gathered(pair for pair in chain(of_kinds, named) if pair[1])  # without the vendor's library it is 0
     return {kind: max(values) for kind, values in reported.items()}
 

@@ -16,7 +16,7 @@ from conf.facts import hardware, named_by_driver, peak_of, precision_of
 from conf.schema import Hardware
 from parsers.assemble import same
 from parsers.find import model_name
-from parsers.record import Record, columns
+from parsers.record import Record, columns, rows
 from parsers.values import compute_dtype, real
 
 _SIZES = ("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "num_experts")
@@ -108,9 +108,10 @@ def _device(record: Record, device: Hardware) -> Iterator[Problem]:
     elif device.memory_gb is not None and device.vendor:
         has = device.memory_gb * _GIB / device.devices_per_package
         mine, total = f"{device.name} with {has / 1e9:,.0f} GB", real(record.environment.get("device_memory_bytes"))
-        sizes, kinds, others = columns(record.steps, "memory_bytes", "memory_kind", "metrics")
+        others = (one for _, one in rows(record.steps, "step", "metrics"))
         total = total or next((one[name] for one in others for name in one if name.endswith(_TOTAL)), None)
-        used = max((size for size, kind in zip(sizes, kinds, strict=True) if size and kind in _DEVICE_KINDS), default=0)
+        sizes = rows(record.steps, "memory_bytes", "memory_kind")
+        used = max((size for size, kind in sizes if size and kind in _DEVICE_KINDS), default=0)
         if total and not _CAPACITY[0] * has <= total <= _CAPACITY[1] * has:
             yield _problem(record, "hardware", mine, f"a device with {total / 1e9:,.0f} GB")
         elif used > _CAPACITY[1] * has:

@@ -7,7 +7,7 @@ within a version only add fields that have a default; a reader passes over field
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Annotated, Any, Literal, TypedDict
 
@@ -302,7 +302,12 @@ class Steps(tuple[Step, ...]):
 
 
 def columns(steps: Sequence[Step], *names: str) -> list[Sequence[Any]]:
-    """Return the fields `names` of every step, each as a column of its own."""
-    if isinstance(steps, Steps):
-        return [*map(steps.column, names)]
-    return [(*map(attrgetter(name), steps),) for name in names]
+    """Return the fields `names` of every step, each as a column of its own: as the steps have it where they do."""
+    column = getattr(steps, "column", None)
+    return [column(name) if column else (*map(attrgetter(name), steps),) for name in names]
+
+
+def rows(steps: Sequence[Step], *names: str) -> Iterator[tuple[Any, ...]]:
+    """Yield the fields `names`, two or more, of one step after the other."""
+    own = getattr(steps, "rows", None)
+    return iter(own(*names) if own else zip(*columns(steps, *names), strict=True))

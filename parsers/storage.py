@@ -25,7 +25,8 @@ from conf.arguments import program
 from conf.errors import InputError, Problem, listed
 from conf.locks import beside
 from conf.secret import in_texts, under
-from parsers.record import LARGEST, SCHEMA_VERSION, Reading, Record, RunFile, Step, StepsFile
+from parsers.long_steps import LongSteps
+from parsers.record import LARGEST, SCHEMA_VERSION, Reading, Record, RunFile, Step, Steps, StepsFile, columns, rows
 from parsers.text import writable
 
 RUN_FILE = "run.json"
@@ -34,6 +35,7 @@ _TOGETHER = 1000  # steps that are encoded at once
 _OF_GROUP = 0o640  # a record holds lines of a log
 _NONE_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 _KEPT = 4  # files whose steps stay in memory
+_BLOCK = 1 << 25  # bytes of a steps.jsonl that are read at once: its steps take more
 
 # Version n -> the function that makes version n + 1 of an object of version n.
 # 2: provenance may be planned.
@@ -170,20 +172,35 @@ class StoredSteps(Sequence[Step]):
         self._path, self.written = path, written
 
     def __len__(self) -> int:
-        return len(self._steps())
+        return len(self.loaded())
 
     def __iter__(self) -> Iterator[Step]:
-        return iter(self._steps())
+        return iter(self.loaded())
 
     def __getitem__(self, index: Any) -> Any:
-        return self._steps()[index]
+        return self.loaded()[index]
 
-    def _steps(self) -> Sequence[Step]:
+    def column(self, name: str) -> Sequence[Any]:
+        """Return a field of every step."""
+        return columns(self.loaded(), name)[0]
+
+    def rows(self, *names: str) -> Iterator[tuple[Any, ...]]:
+        """Yield the fields `names` of one step after the other."""
+        return rows(self.loaded(), *names)
+
+    def loaded(self) -> Sequence[Step]:
+        """Return the steps themselves."""
         try:
             stat = self._path.stat()
         except OSError as error:  # it was there before
             raise InputError(Problem(str(self._path), "cannot be read", str(error))) from error
         return _kept(self._path, self.written, (stat.st_mtime_ns, stat.st_size, stat.st_ino))
+
+
+def with_steps(record: Record) -> Record:
+    """Return the record with its steps as they are looked at field by field, again and again."""
+    steps = record.steps.loaded() if isinstance(record.steps, StoredSteps) else record.steps
+    return replace(record, steps=steps if isinstance(steps, LongSteps) else Steps(steps))
 
 
 @lru_cache(maxsize=_KEPT)
@@ -192,31 +209,72 @@ def _kept(path: Path, written: StepsFile | None, _: tuple[int, ...]) -> Sequence
 
 
 def read_steps(path: Path, written: StepsFile | None = None) -> Sequence[Step]:
-    """Read a steps.jsonl. written: what it must be, where that is known. InputError: it is not, or the first line that
-    cannot be used, and why."""
+    """Read a steps.jsonl, a long one block by block. written: what it must be, where that is known.
+    InputError: it is not, or the first line that cannot be used, and why."""
+    if (_size(path) or 0) > _BLOCK:
+        return _read_long(path, written)
     content = _content(path)
     if written is not None and hashlib.sha256(content).hexdigest() != written.sha256:
         raise InputError(_not_as_written(path, written))
+    steps = tuple(_steps_of(content, path))
+    if written is not None:
+        _check_ends(steps, path, written)
+    return steps
+
+
+def _read_long(path: Path, written: StepsFile | None) -> Sequence[Step]:
+    if written is not None:
+        digest = hashlib.sha256()
+        for block in _blocks(path):
+            digest.update(block)
+        if digest.hexdigest() != written.sha256:
+            raise InputError(_not_as_written(path, written))
+    steps, first_line = LongSteps(), 1
+    for block in _blocks(path):
+        steps.extend(_steps_of(block, path, first_line, steps[-1].step if steps else None))
+        first_line += block.count(b"\n")
+    if written is not None:
+        _check_ends(steps, path, written)
+    return steps
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    """Yield a file in pieces of whole lines. InputError: it cannot be read."""
+    try:
+        _refuse_endless(path)
+        with path.open("rb") as stream:
+            while block := stream.read(_BLOCK):
+                yield block + stream.readline()
+    except OSError as error:
+        raise InputError(Problem(str(path), "cannot be read", str(error))) from error
+
+
+def _steps_of(content: bytes, path: Path, first_line: int = 1, before: int | None = None) -> list[Step]:
+    """Return the steps in whole lines of a steps.jsonl. before: the step that the first must follow."""
     try:
         steps = _STEPS.decode_lines(content)
     except (msgspec.MsgspecError, RecursionError, UnicodeError):
         steps = []
     if len(steps) != content.rstrip().count(b"\n") + 1:  # unfit, or values that msgspec does not read (see `_object`)
-        steps = list(_line_by_line(_text(content, path), path))
-    at = [step.step for step in steps]
+        steps = list(_line_by_line(_text(content, path), path, first_line))
+    at = [*([] if before is None else [before]), *(step.step for step in steps)]
     if not all(map(lt, at, at[1:])):
         place = next(place for place in range(1, len(at)) if at[place] <= at[place - 1])
-        line = [number for number, line in enumerate(content.split(b"\n"), start=1) if line.strip()][place]
+        lines = [number for number, line in enumerate(content.split(b"\n"), start=first_line) if line.strip()]
         what = f"step {at[place]} after step {at[place - 1]}: steps ascend"
         hint = f"make the record anew: {program('parse')} LOG -o DIR"
-        raise InputError(Problem(f"{path}:{line}", what, hint=hint))
-    if written is not None and (own := _counted(len(at), *at[:1], *at[-1:])) != _stated(written):
+        raise InputError(Problem(f"{path}:{lines[place - (before is not None)]}", what, hint=hint))
+    return steps
+
+
+def _check_ends(steps: Sequence[Step], path: Path, written: StepsFile) -> None:
+    ends = (steps[0].step, steps[-1].step) if steps else ()
+    if (own := _counted(len(steps), *ends)) != _stated(written):
         raise InputError(_not_as_written(path, written, own))
-    return tuple(steps)
 
 
-def _line_by_line(text: str, path: Path) -> Iterator[Step]:
-    for number, line in enumerate(text.split("\n"), start=1):
+def _line_by_line(text: str, path: Path, first_line: int) -> Iterator[Step]:
+    for number, line in enumerate(text.split("\n"), start=first_line):
         if line:
             where = f"{path}:{number}"
             entry = _object(line, where)
@@ -434,10 +492,14 @@ def _content(path: Path) -> bytes:
 
 def _bytes(path: Path) -> bytes:
     """Return what a file holds. OSError: as that of reading, or it is a device or a pipe, which may never end."""
-    if not stat.S_ISREG(path.stat().st_mode):  # before it is opened: that of a pipe waits
-        raise OSError(errno.EINVAL, "no regular file", str(path))
+    _refuse_endless(path)
     with open(path, "rb", buffering=0) as stream:  # noqa: PTH123 - of ten thousand files a Path's own takes a second
         return stream.read()
+
+
+def _refuse_endless(path: Path) -> None:
+    if not stat.S_ISREG(path.stat().st_mode):  # before it is opened: that of a pipe waits
+        raise OSError(errno.EINVAL, "no regular file", str(path))
 
 
 def _text(content: bytes, path: Path) -> str:

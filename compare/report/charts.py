@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from markupsafe import Markup, escape
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from compare.comparison import TOTAL, Compared, Comparison, impossible
 from compare.figures import COST, SPEED
@@ -23,6 +23,7 @@ from metrics import Quantity
 from metrics.step_times import step_times, usual_distance
 from parsers import Record
 from parsers.record import columns, numbered
+from parsers.storage import with_steps
 
 _NAMED = 3
 _DRAWN = 24  # lines that an eye, and a page that opens at once, can take in
@@ -196,13 +197,13 @@ def curve_charts(comparison: Comparison) -> list[Chart]:
     each = max(1, _DRAWN // max(1, len(groups)))
     total = sum(len(side.usable) for _, side in groups)
     firsts = [(place, side.label, run.record) for place, side in groups for run in side.usable[:each]]
-    runs = [(place, label, structs.replace(record, steps=tuple(record.steps))) for place, label, record in firsts]
+    runs = [(place, label, with_steps(record)) for place, label, record in firsts]
     records = [record for _, _, record in runs]
     tokens = all(type(length := r.setting("seq_length")) is int and length > 0 for r in records) and all(
-        step.consumed_samples is not None for r in records for step in r.steps
+        None not in columns(r.steps, "consumed_samples")[0] for r in records
     )
-    reporting = [record for record in records if any(step.lr is not None for step in record.steps)]
-    used = all(any(step.lr_used is not None for step in record.steps) for record in reporting)
+    reporting = [record for record in records if _reports(record, "lr")]
+    used = all(_reports(record, "lr_used") for record in reporting)
     paths, left_out = [run.path for _, side in groups for run in side.usable[:each]], impossible(comparison.run_figures)
     times, warmup = _step_times([one for one, path in zip(runs, paths, strict=True) if path not in left_out])
     x = "tokens seen" if tokens else "iteration"
@@ -260,17 +261,21 @@ def _caption(series: Sequence[Series], nan: int, *notes: str) -> str:
     return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 
+def _reports(record: Record, name: str) -> bool:
+    return any(value is not None for value in columns(record.steps, name)[0])
+
+
 def _series(one: _One, name: str, tokens: bool) -> Series:
     place, label, record = one
     steps, length = numbered(record.steps), record.setting("seq_length")
-    at, values = columns(steps, "step", name)
-    xs = [float(length * (step.consumed_samples or 0) if tokens else step.step + 1) for step in steps]
+    at, values, samples, nonfinite = columns(steps, "step", name, "consumed_samples", "nonfinite")
+    xs = [float(length * (seen or 0) if tokens else step + 1) for step, seen in zip(at, samples, strict=True)]
     drawn = [None if y is None else (x, y) for x, y in zip(xs, values, strict=True)]
     points = [*_with_gaps(at, usual_distance(at) or 1, drawn)]
     broken = [
-        (x, f"{label}, {record.id}: {name} of iteration {step.step + 1} is nan or inf")
-        for x, step in zip(xs, steps, strict=True)
-        if name in step.nonfinite
+        (x, f"{label}, {record.id}: {name} of iteration {step + 1} is nan or inf")
+        for x, step, names in zip(xs, at, nonfinite, strict=True)
+        if name in names
     ]
     return Series(place, label, record.id, points if any(points) else (), broken)
 

@@ -162,6 +162,7 @@ class Switches(NamedTuple):
 
 
 _ATTENTIONS = ("flash", "mem_efficient", "math", "cudnn")
+HALVES = ("fp16", "bf16")
 
 
 def switches(
@@ -184,10 +185,7 @@ def switches(
         empty_unused_memory_level=_first_of(trainers, "empty_unused_memory_level") or 0,
         float32_matmul_precision=_or_why(torch.get_float32_matmul_precision),
         allow_tf32=(_or_why(lambda: blas.allow_tf32), _or_why(lambda: cudnn.allow_tf32)),
-        reduced_precision_reduction=(
-            blas.allow_fp16_reduced_precision_reduction,
-            blas.allow_bf16_reduced_precision_reduction,
-        ),
+        reduced_precision_reduction=tuple(getattr(blas, f"allow_{of}_reduced_precision_reduction") for of in HALVES),
         deterministic_algorithms=torch.are_deterministic_algorithms_enabled(),
         cudnn_deterministic=cudnn.deterministic,
         cudnn_benchmark=cudnn.benchmark,
