@@ -160,5 +160,8 @@ def without_accelerator(e: Experiment) -> Iterator[Problem]:
     if e.model.mla and e.rehearse != "layout":
         what = "latent attention needs TransformerEngine's kernel, and so a GPU: Megatron's own has one width"
         yield Problem("model", what, e.model.name, hint="another model")
+    if e.model.moe and e.model.add_bias_linear and e.rehearse != "layout":
+        what = "biases of experts need TransformerEngine's kernel, and so a GPU: no gradient passes Megatron's own"
+        yield Problem("model", what, e.model.name, hint="rehearse=layout, or another model")
     if e.precision.fp8:
         yield Problem("precision", "fp8 needs TransformerEngine, and so a GPU", e.precision.name, "bf16, fp32")

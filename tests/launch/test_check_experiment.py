@@ -112,7 +112,14 @@ def test_the_command_reports_a_wrong_request_without_a_traceback(capsys: pytest.
     assert "TP 3" in capsys.readouterr().err
 
 
-def test_what_a_cpu_cannot_rehearse_is_not_done_and_no_fault() -> None:
-    e = load_experiment("platform=nvidia", "framework=nemo", "model=deepseek_v2_lite", "layout=data_parallel")
+@pytest.mark.parametrize(
+    ("framework", "model", "why"),
+    [
+        ("nemo", "deepseek_v2_lite", "latent attention needs"),
+        ("megatron_bridge", "gpt_oss_20b", "biases of experts need"),
+    ],
+)
+def test_what_a_cpu_cannot_rehearse_is_not_done_and_no_fault(framework: str, model: str, why: str) -> None:
+    e = load_experiment("platform=nvidia", f"framework={framework}", f"model={model}", "layout=data_parallel")
     ((part, says, problems),) = check._rehearsed(replace(e, rehearse="train"), HOST)
-    assert (part, problems) == ("rehearsal", []) and says.startswith("not done: latent attention needs")
+    assert (part, problems) == ("rehearsal", []) and says.startswith(f"not done: {why}")
