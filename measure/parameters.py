@@ -130,8 +130,9 @@ def _batch(training: Training, which: str) -> int:
     return _sizes(training).get(f"training.{which}_batch_size", 1)
 
 
-def _throughput(machine: Machine) -> Figure | None:
-    return next((one for one in machine.figures if one.name == "base_throughput"), None)
+def _figure(machine: Machine, name: str) -> Figure | None:
+    """Return the first figure of a name, whatever it belongs to."""
+    return next((one for one in machine.figures if one.name == name), None)
 
 
 def against(machine: Machine, baseline: Machine) -> Iterator[Figure]:
@@ -151,7 +152,7 @@ def against(machine: Machine, baseline: Machine) -> Iterator[Figure]:
         ends = (float(low), float(high)) if len(ratios) > 2 else None
         samples = sum(count for _, count in ratios)
         yield Figure("fabric_factor", float(np.exp(np.median(values))), "1", text, of, ends, len(ratios), samples)
-    here, there = _throughput(machine), _throughput(baseline)
+    here, there = (_figure(each, "base_throughput") for each in (machine, baseline))
     if here and there and machine.accelerator == baseline.accelerator:
         text = "base_throughput / the baseline's, each at its best batch and sequence of the same standard model"
         factor = _over(here, there, "vendor_factor", text, of)
@@ -174,9 +175,7 @@ def _cap(machine: Machine, baseline: Machine, factor: Figure) -> Iterator[Figure
         return
     of = {**factor.of, "limit_w": round(limit), "baseline_limit_w": round(other)}
     yield replace(factor, name="power_cap", of={**of, "what": "base_throughput"})
-    here, there = (
-        next((one for one in each.figures if one.name == "energy_per_token"), None) for each in (machine, baseline)
-    )
+    here, there = (_figure(each, "energy_per_token") for each in (machine, baseline))
     if here and there:
         text = "energy_per_token / the baseline's"
         yield _over(here, there, "power_cap", text, {**of, "what": "energy_per_token"})
