@@ -1,6 +1,6 @@
-"""Compare the bytes that torch allocates in the embedded engine on this CPU with the prediction, at ten layouts.
+"""Compare the bytes that torch allocates in the embedded engine on this CPU with the prediction, at fifteen layouts.
 
-    .venv/bin/python benchmarks/engine_memory.py              all, about five minutes on two cores
+    .venv/bin/python benchmarks/engine_memory.py              all, about eight minutes on two cores
     .venv/bin/python benchmarks/engine_memory.py TP2 PP2      some, by name
 
 Each rank builds its model and takes two steps under torch's profiler, whose memory events state what the CPU allocator
@@ -44,6 +44,16 @@ _P = "_parallel_size"
 TP, PP = {f"tensor_model{_P}": 2}, {f"pipeline_model{_P}": 2}
 DP, CP = {f"data{_P}": 2}, {f"context{_P}": 2}
 RECOMPUTE = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+EXPERTS: dict[str, Any] = {
+    "num_experts": 4,
+    "moe_router_topk": 2,
+    "moe_ffn_hidden_size": 352,
+    "moe_router_load_balancing_type": "aux_loss",
+    "moe_aux_loss_coeff": 0.01,
+    "moe_first_dense_layers": 0,
+    "global_batch_size": 8,  # each micro-batch costs dozens of collectives
+}
+EP = {**EXPERTS, **DP, f"expert_model{_P}": 2}
 LAYOUTS: dict[str, dict[str, Any]] = {
     "one": {},
     "TP2": TP,
@@ -57,6 +67,9 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "micro-batch 4": {"micro_batch_size": 4},
     "PP2+few": {**PP, "global_batch_size": 2},
     "TP2xPP2+SP": {**TP, **PP, "sequence_parallel": True},
+    "experts": EXPERTS,
+    "EP2": EP,
+    "EP2xPP2": {**EP, **PP},
 }
 
 
@@ -101,7 +114,8 @@ def predicted(settings: dict[str, Any]) -> tuple[float, float]:
     kept = {name: np.array(float(settings.get(name) or 0)) for name in Jobs.__dataclass_fields__}
     kept |= {name: np.maximum(kept[name], 1) for name in kept if name.endswith(_P)}
     full = settings["recompute_granularity"] == "full"
-    own = {"dense_layers": settings["num_layers"], "vocabulary": settings["padded_vocab_size"], "gated": 1}
+    dense = settings["moe_first_dense_layers"] if settings["num_experts"] else settings["num_layers"]
+    own = {"dense_layers": dense, "vocabulary": settings["padded_vocab_size"], "gated": 1}
     own |= {"tied": not settings["untie_embeddings_and_output_weights"], "recompute_layers": full, "optimizer_bytes": 8}
     own |= {"distributed_optimizer": settings["use_distributed_optimizer"], "gradient_bytes": 4, "precision": "fp32"}
     own |= {"hardware": "cpu", "stack": "megatron", "trained": "pretraining"}

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import log
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -37,28 +39,42 @@ class Calibration:
 
 
 def calibrate(parameters: Parameters, jobs: Jobs, step_time_s: Numbers) -> Calibration:
-    """Return the parameters after own runs of any number of stacks. step_time_s: shape (n,), measured."""
-    used = np.ones(jobs.count, dtype=bool)
-    warnings = []
-    for i in range(jobs.count):
-        others = used.copy()
-        others[i] = False
-        before = _learned(parameters, jobs.take(others), step_time_s[others]) if others.any() else parameters
-        if text := _contradiction(before, jobs.take(slice(i, i + 1)), float(step_time_s[i])):
-            used[i] = False
-            warnings.append(f"run {i + 1} was not learned from: {text}")
+    """Return the parameters after own runs of any number of stacks. step_time_s: shape (n,), measured.
+
+    Runs that contradict what the others say are left out, the farthest off first, until none does: one slow run would
+    make the others look too fast."""
+    used, warnings = np.ones(jobs.count, dtype=bool), dict[int, str]()
+    while used.any():
+        off = {i: _off(parameters, jobs, step_time_s, i, used) for i in np.flatnonzero(used).tolist()}
+        if len(off) == 2 and max(one.times for one in off.values()) > 1:
+            none = np.zeros_like(used)  # two contradict each other alike: what is known of other machines decides
+            worst = max(off, key=lambda i: _off(parameters, jobs, step_time_s, i, none).times)
+        else:
+            worst = max(off, key=lambda i: off[i].times)
+        if off[worst].times <= 1:
+            break
+        used[worst] = False
+        warnings[worst] = f"run {worst + 1} was not learned from: {off[worst].text}"
     learned = _learned(parameters, jobs.take(used), step_time_s[used]) if used.any() else parameters
-    return Calibration(learned, used, tuple(warnings))
+    return Calibration(learned, used, tuple(warnings[i] for i in sorted(warnings)))
 
 
-def _contradiction(parameters: Parameters, job: Jobs, step_time_s: float) -> str:
-    """Return in which way a run lies outside of the interval that holds 95 of 100; empty where it lies inside."""
-    said = predict(job, parameters)
-    low, high = said.low_95_s[0], said.high_95_s[0]
-    if low <= step_time_s <= high:
-        return ""
-    cause = f"slower, as by {SLOWER}" if step_time_s > high else f"faster, as by {FASTER}"
-    return f"{step_time_s:.4g} s a step, where the model expects {low:.4g} to {high:.4g}: {cause}"
+class _Off(NamedTuple):
+    """How far a run is from what is expected of it. times: of half of the interval that holds 95 of 100."""
+
+    times: float
+    text: str
+
+
+def _off(parameters: Parameters, jobs: Jobs, step_time_s: Numbers, run: int, used: NDArray[np.bool_]) -> _Off:
+    """Return how far a run is from what the other used ones say; from what was published where there are none."""
+    others = used & (np.arange(jobs.count) != run)
+    known = _learned(parameters, jobs.take(others), step_time_s[others]) if others.any() else parameters
+    said, seconds = predict(jobs.take(slice(run, run + 1)), known), float(step_time_s[run])
+    expected, low, high = (float(ends[0]) for ends in (said.step_time_s, said.low_95_s, said.high_95_s))
+    cause = f"slower, as by {SLOWER}" if seconds > expected else f"faster, as by {FASTER}"
+    text = f"{seconds:.4g} s a step, where the model expects {low:.4g} to {high:.4g}: {cause}"
+    return _Off(abs(log(seconds / expected)) / log(high / expected), text)
 
 
 def _learned(parameters: Parameters, jobs: Jobs, step_time_s: Numbers) -> Parameters:

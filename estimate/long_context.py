@@ -19,7 +19,7 @@ from estimate.step_time import step_time
 from metrics.quantity import shown
 
 Mode = Literal["training", "forward"]
-LENGTHS = tuple(1024 * 2**n for n in range(11))
+LENGTHS = tuple(range(1024, 2**20 + 1, 1024))
 _BF16 = 2
 _MODES: tuple[Mode, ...] = ("training", "forward")
 

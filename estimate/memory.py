@@ -214,7 +214,8 @@ def _layer(jobs: Jobs, routed: bool) -> _Layer:
         return _Layer(norms - q * h / s * jobs.again_mlp * ~np.asarray(apart), attention, mlp, np.zeros_like(mlp))
     k, fe = jobs.moe_router_topk * etp / s, jobs.moe_ffn_hidden_size / etp
     shared = (a * wide + q) * jobs.moe_shared_expert_intermediate_size / tp
-    act = q * fe * (1 - jobs.again_moe_act)
+    # torch's operations one by one keep what the gate, its offset and the token's weight multiply, too.
+    act = np.where(_plain(jobs), 4 * a, q) * fe * (1 - jobs.again_moe_act)
     experts = k * (q * h + a * wide * fe + act) + jobs.num_experts * (2 * FP32 + 1) / s
     keeps = 1 - jobs.again_moe
     return _Layer(norms, attention, shared * keeps, experts * keeps)

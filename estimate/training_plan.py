@@ -237,7 +237,7 @@ def lines(made: Sequence[Plan], terms: Terms) -> Iterator[str]:
         yield f"  {'time to a target loss':<{_COLUMN}}{target}"
         yield ""
     for weak in (True, False):
-        points = scaling(made[0].estimate.experiment, weak)
+        points = scaling(made[0].estimate.experiment, weak, made[0].estimate.parameters)
         batch = "the batch grows with the GPUs" if weak else f"{points[0].global_batch_size:,} sequences a step"
         yield f"{'weak' if weak else 'strong'} scaling of the first, {batch}"
         yield f"  {'GPUs':>8} {'tokens/s/GPU':>13} {'goodput':>8} {'tokens/s that progress':>23} {'efficiency':>11}"
@@ -277,6 +277,7 @@ def _figure(quantity: Quantity) -> str:
 
 def to_json(made: Sequence[Plan]) -> dict[str, Any]:
     """Return plans and the scaling of the first as plain data."""
+    first = made[0].estimate
     plans_ = [
         {
             "layout": str(plan.estimate.experiment.layout),
@@ -289,7 +290,7 @@ def to_json(made: Sequence[Plan]) -> dict[str, Any]:
         for plan in made
     ]
     curves = {
-        name: [point._asdict() for point in scaling(made[0].estimate.experiment, name == "weak")]
+        name: [point._asdict() for point in scaling(first.experiment, name == "weak", first.parameters)]
         for name in ("weak", "strong")
     }
     return {"plans": plans_, "scaling": curves, "assumptions": msgspec.to_builtins(assumptions())}

@@ -1,3 +1,3 @@
-from metrics.cli import main
+from tensorprimat.claims import main
 
 raise SystemExit(main(None))

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from math import prod
+from typing import Any, NamedTuple, TypeAlias
 
 from conf.arguments import Arguments, Command, Key, positive, positive_integer, switch
 from conf.compose import choices, compose
-from conf.errors import InputError, Problem, closest, command, listed
+from conf.errors import InputError, Main, Problem, closest, command, listed
 from conf.facts import PRECISIONS, hardware
 from conf.freeze import MOST_LAYERS, frozen
 from conf.schema import Hardware, Model
 from metrics.flops import CONVENTIONS, DEFAULT, FORWARD, TRAINING, convert, flops_per_token
-from metrics.peak import Cause, Judgement, causes_in_a_run, judge_tflops, peak_tflops
+from metrics.peak import Cause, Judgement, Word, causes_in_a_run, judge_tflops, peak_tflops
 from metrics.published import BESIDE, Beside, Case, disagreement, judged_beside, reference
 from metrics.quantity import Quantity, shown
 from metrics.shape import Shape, shape_of_model
@@ -28,8 +29,36 @@ _MODEL = ("model", "seq_length", *_SHAPE)
 _EXIT = {"possible": 0, "implausible": 1, "impossible": 1, "cannot tell": 3}
 _TFLOPS = ("TFLOP/s", "TFLOPS", "TFLOP/s/GPU", "TFLOPS/GPU")
 _ONE = "leave out the one that is wrong"
-_WEIGHT_BYTES = {"fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp8": 1.0, "fp4": 0.5}
+GB = 1e9
 _DIGITS = 0.005  # half of the last of three digits, as such figures are quoted
+_MOST_GPUS = 1_000_000
+_LAYOUT = tuple(f"{name}_parallel_size" for name in ("tensor_model", "pipeline_model", "context"))
+
+
+class MemoryClaim(NamedTuple):
+    """A claim of what one of `gpus` GPUs holds. sizes: of the layout, by their names, those that are stated. shared_by:
+    the GPUs that share one copy of the weights; None: not stated."""
+
+    shape: Shape
+    seq_length: int
+    precision: str
+    training: bool
+    gpus: int
+    sizes: Mapping[str, int]
+    shared_by: int | None
+
+
+class Held(NamedTuple):
+    """The least that a GPU must hold, bytes by part, in the layout of those left open that takes least. states: the
+    least of weights and gradients alone in any of them."""
+
+    parts: Mapping[str, float]
+    layout: str
+    states: float
+
+
+LeastMemory: TypeAlias = Callable[[MemoryClaim], Held | None]
+"""Returns the least that a GPU must hold; None where that is not known: estimate.least.least_memory."""
 
 
 def _two(text: str) -> tuple[float, float]:
@@ -64,7 +93,9 @@ CHECK = Command(
     keys=(
         *_OF_A_MODEL,
         Key("hardware", "of conf/hardware", _hardware, None, "mi355x", partial(choices, "hardware")),
-        Key("gpus", "that the speed is of (tokens_per_s: default 1)", positive_integer, 1, "16"),
+        Key(
+            "gpus", "that a speed, or a memory, is of (default 1)", partial(positive_integer, most=_MOST_GPUS), 1, "16"
+        ),
         Key("precision", "(default: bf16)", str, "bf16", "fp8", lambda: PRECISIONS),
         Key("mode", "(default: training)", str, "training", "forward", lambda: ("training", "forward")),
         Key("tokens_per_s_per_gpu", "claim: a speed", positive("tokens/s/GPU"), example="20k"),
@@ -73,9 +104,19 @@ CHECK = Command(
         Key("mfu_percent", "beside a speed: must agree with it", positive("%"), example="41.5"),
         Key("step_time_s", "beside a speed, with its global_batch_size and gpus", positive("s"), example="2.1"),
         Key("global_batch_size", "of that step", positive_integer, example="128"),
-        Key("memory_gb", "claim: what one GPU holds", positive("GB"), example="5"),
         Key(
-            "model_parallel_size", "GPUs that share one copy of the weights: TP × PP, of FSDP all", positive_integer, 1
+            "memory_gb",
+            "claim: what one of gpus GPUs holds, in the layout that is left open and takes least",
+            positive("GB"),
+            example="5",
+        ),
+        *(Key(name, "of the memory's layout", positive_integer, None, "2") for name in _LAYOUT),
+        Key(
+            "model_parallel_size",
+            "GPUs that share one copy of the weights: TP × PP, of FSDP all",
+            positive_integer,
+            None,
+            "16",
         ),
         Key("peak_tflops", "claim: the dense peak of hardware in precision", positive(*_TFLOPS), example="989"),
         Key("ratio", "claim: the ratio of the numbers in of", positive(), example="6.34"),
@@ -85,7 +126,7 @@ CHECK = Command(
     examples=(
         "model=llama31_8b hardware=mi355x precision=bf16 tokens_per_s_per_gpu=20k",
         "num_layers=16 hidden_size=4096 seq_length=100000 hardware=h100 gpus=16 tokens_per_s=1.45M",
-        "num_layers=16 hidden_size=4096 ffn_hidden_size=14336 seq_length=100000 hardware=h100 mode=forward memory_gb=5",
+        "num_layers=16 hidden_size=4096 ffn_hidden_size=14336 seq_length=100000 hardware=h100 gpus=16 memory_gb=5",
         "hardware=h100 precision=fp8 peak_tflops=989",
         "model=llama31_8b hardware=h100 gpus=8 tokens_per_s_per_gpu=9k mfu_percent=46",
         "ratio=6.34 of=13363,5115",
@@ -113,14 +154,23 @@ FLOPS = Command(
 )
 
 
-@command
-def check(argv: Sequence[str] | None = None) -> int:
-    """Judge a claim. 0: possible; 1: not possible; 2: bad input; 3: cannot tell."""
-    arguments = CHECK.parse(argv)
-    claim = next((name for name in _CLAIMS if name in arguments.typed), None)
+def check_with(least_memory: LeastMemory) -> Main:
+    """Return `metrics check`. least_memory: given from outside, since no import goes from here to estimate/."""
+
+    @command
+    def check(argv: Sequence[str] | None = None) -> int:
+        """Judge a claim. 0: possible; 1: not possible; 2: bad input; 3: cannot tell."""
+        return _check(CHECK.parse(argv), least_memory)
+
+    return check
+
+
+def _check(arguments: Arguments, least_memory: LeastMemory) -> int:
+    judges: dict[str, _Judge] = {**_CLAIMS, "memory_gb": (partial(_memory, least_memory), _OF_MEMORY)}
+    claim = next((name for name in judges if name in arguments.typed), None)
     if claim is None:
-        raise InputError(Problem("check", "no figure to check", allowed=listed([*_CLAIMS]), hint=CHECK.examples[0]))
-    judge, needed = _CLAIMS[claim]
+        raise InputError(Problem("check", "no figure to check", allowed=listed([*judges]), hint=CHECK.examples[0]))
+    judge, needed = judges[claim]
     used = [claim, *needed]
     ignored = sorted(arguments.typed - {*used})
     problems = [Problem(name, f"has no part in {claim}", allowed=listed(used)) for name in ignored]
@@ -291,42 +341,49 @@ def _tflops(arguments: Arguments) -> Judgement:
     return judge_tflops(ours, device, precision, needs, causes)
 
 
-def _memory(arguments: Arguments) -> Judgement:
+def _memory(least_memory: LeastMemory, arguments: Arguments) -> Judgement:
     """Judge what one GPU is claimed to hold: no more than it has, no less than its share of weights and, in training,
-    of gradients in 16 bits. Activations and optimizer are left out, which a layout or a method may make small."""
-    shape, _, left_out = _model(arguments)
-    (device, precision), claimed, over = _device(arguments), arguments["memory_gb"], arguments["model_parallel_size"]
-    if shape.mla is not None or precision not in _WEIGHT_BYTES:
-        unknown = f"how many bytes a weight in {precision} has is not known"
-        return Judgement("cannot tell", "weights of latent attention are not counted here" if shape.mla else unknown)
-    training, parameters = arguments["mode"] == "training", weights_at_least(shape)
-    least = parameters * (_WEIGHT_BYTES[precision] + 2 * training) / over / 1e9
-    room = device.room_bytes / 1e9 if device is not None and device.room_bytes else None
-    what = "weights and gradients" if training else "weights"
+    of gradients in 16 bits; and plausibly no less than all that must stand beside them."""
+    shape, length, left_out = _model(arguments)
+    (device, precision), training = _device(arguments), arguments["mode"] == "training"
+    sizes = {name: arguments[name] for name in _LAYOUT if name in arguments.typed}
+    shared = arguments["model_parallel_size"]
+    gpus = arguments["gpus"] if "gpus" in arguments.typed else max(prod(sizes.values()), shared or 1)
+    held = least_memory(MemoryClaim(shape, length, precision, training, gpus, sizes, shared))
+    if held is None:
+        return Judgement("cannot tell", f"how many bytes a weight in {precision} has is not known")
+    least, of_one = sum(held.parts.values()), f"one of {gpus} GPUs ({held.layout})" if held.layout else "one GPU"
+    room = device.room_bytes if device is not None else None
+    figures = {
+        "least_memory_gb": Quantity(least / GB, "GB", "computed"),
+        "device_memory_gb": Quantity(room / GB if room else None, "GB", "spec"),
+    }
     without = f" (left out: {listed(left_out)})" if left_out else ""
-    split = f", split over {over} GPUs," if over > 1 else ""
-    held = f"{what} of {parameters / 1e9:,.3g} billion parameters{without}{split} take {shown(least, 3)} GB of each GPU"
-    figures = {"least_memory_gb": Quantity(least, "GB", "computed"), "device_memory_gb": Quantity(room, "GB", "spec")}
-    if claimed < least:
-        hint = "are the weights split over more GPUs (model_parallel_size=), or in fewer bits (precision=)?"
-        return Judgement("impossible", f"{held} at least, more than {claimed:g} GB; {hint}", figures)
+    word, reason = _held(arguments["memory_gb"] * GB, held, f"{of_one} holds", "gradients" if training else "", without)
+    if word != "possible":
+        return Judgement(word, reason, figures)
     if device is None or room is None:
-        return Judgement("cannot tell", f"{held} at least; the memory of the GPU is not known", figures)
-    has = f"one {device.name} has {shown(room, 3)} GB"
-    if claimed > room:
-        return Judgement("impossible", f"{has}, less than {claimed:g} GB", figures)
-    return Judgement("possible", f"{held} at least; {has}", figures)
+        return Judgement("cannot tell", f"{reason}; the memory of the GPU is not known", figures)
+    has = f"one {device.name} has {shown(room / GB, 3)} GB"
+    if arguments["memory_gb"] * GB > room:
+        return Judgement("impossible", f"{has}, less than {arguments['memory_gb']:g} GB", figures)
+    return Judgement("possible", f"{reason}; {has}", figures)
 
 
-def weights_at_least(shape: Shape) -> int:
-    """Return the weights of the matrices of `shape`, without norms and biases. Attention is not latent."""
-    attention = 2 * (shape.num_attention_heads + shape.num_query_groups) * shape.kv_channels
-    wide = 3 if shape.gated_linear_unit else 2
-    routed = shape.num_layers - shape.dense_layers
-    experts = shape.num_experts * shape.moe_ffn_hidden_size + shape.moe_shared_expert_intermediate_size
-    mlp = wide * (shape.dense_layers * shape.ffn_hidden_size + routed * experts)
-    vocabulary = shape.vocabulary * (1 if shape.untie_embeddings_and_output_weights is False else 2)
-    return shape.hidden_size * (shape.num_layers * attention + mlp + vocabulary)
+def _held(claimed: float, held: Held, holds: str, gradients: str, without: str) -> tuple[Word, str]:
+    """Return whether `claimed` bytes can be as few, and why."""
+    least, said = sum(held.parts.values()), f"{claimed / GB:g} GB"
+    if claimed < held.states:
+        what = "weights and gradients" if gradients else "weights"
+        needs = f"{holds} {shown(held.states / GB, 3)} GB of {what} at least{without}"
+        hint = "are the weights split over more GPUs (model_parallel_size=), or in fewer bits (precision=)?"
+        return "impossible", f"{needs}, {shown(held.states / claimed, 3)} times {said}; {hint}"
+    each = " + ".join(f"{name} {shown(size / GB, 3)}" for name, size in held.parts.items())
+    needs = f"{holds} {shown(least / GB, 3)} GB at least{without}: {each}"
+    if claimed < least:
+        hint = "less takes an optimizer with smaller states, offloading, or layers in pieces"
+        return "implausible", f"{needs}; that is {shown(least / claimed, 3)} times {said}; check: {hint}"
+    return "possible", f"{needs}; {said} is {shown(claimed / least, 3)} times as much"
 
 
 def _peak(arguments: Arguments) -> Judgement:
@@ -363,11 +420,12 @@ def _same(a: float, b: float) -> bool:
 
 
 # What judges each claim, and by which keys: another key beside it would be ignored, and is refused.
-_CLAIMS: Mapping[str, tuple[Callable[[Arguments], Judgement], tuple[str, ...]]] = {
+_Judge: TypeAlias = tuple[Callable[[Arguments], Judgement], tuple[str, ...]]
+_CLAIMS: Mapping[str, _Judge] = {
     "tokens_per_s_per_gpu": (_speed, ("gpus", "hardware", "precision", "mode", *_MODEL, *BESIDE)),
     "tokens_per_s": (_speed, ("gpus", "hardware", "precision", "mode", *_MODEL, *BESIDE)),
-    "memory_gb": (_memory, ("model_parallel_size", "hardware", "precision", "mode", *_MODEL)),
     "tflops_per_gpu": (_tflops, ("convention", "model", "seq_length", "hardware", "precision")),
     "peak_tflops": (_peak, ("hardware", "precision")),
     "ratio": (_ratio, ("of",)),
 }
+_OF_MEMORY = ("gpus", *_LAYOUT, "model_parallel_size", "hardware", "precision", "mode", *_MODEL)

@@ -16,7 +16,7 @@ from conf.errors import InputError, Main, Problem, command, listed
 from conf.plain import plain
 from metrics import quoted
 from metrics.bill import ENERGY, MONEY, Bill, BreakEven, Option, Terms, bill, break_evens, options, swings
-from metrics.check import check, flops
+from metrics.check import LeastMemory, check_with, flops
 from metrics.published import Beside, beside
 from metrics.quantity import IMPOSSIBLE, Quantity, shown
 from metrics.summary import summarise
@@ -209,7 +209,7 @@ def _object(
 COMMANDS: Mapping[str, tuple[Main, str]] = {
     "cost": (cost, "money, GPU-hours, energy and CO2 of a training, break-even, sensitivity"),
     "energy": (energy, "energy and CO2 alone"),
-    "check": (check, "whether a published figure is physically possible"),
+    "check": (check_with(lambda _: None), "whether a published figure is physically possible"),
     "flops": (flops, "a model's FLOPs in every convention; TFLOP/s converted between them"),
 }
 METRICS = Command(
@@ -225,6 +225,17 @@ METRICS = Command(
         + [f"  {name:<8}{text}" for name, (_, text) in COMMANDS.items()]
     ),
 )
+
+
+def main_with(least_memory: LeastMemory) -> Main:
+    """Return `main` with claims of memory judged, too: what a GPU must hold is given from outside."""
+    check = check_with(least_memory)
+
+    def main_of_all(argv: Sequence[str] | None = None) -> int:
+        words = list(sys.argv[1:] if argv is None else argv)
+        return check(words[1:]) if words[:1] == ["check"] else main(words)
+
+    return main_of_all
 
 
 @command

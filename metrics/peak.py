@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 from conf.facts import hardware, named_by_driver, peak_of
 from conf.machine import Machine
@@ -90,11 +90,14 @@ def design_power(device: Hardware | None, why: str = NO_POWER) -> Quantity:
     return Quantity.of(device.tdp_w / device.devices_per_package, "W/GPU", "assumed", f"TDP of {device.name}: {why}")
 
 
-class Judgement(NamedTuple):
-    """A verdict on a claim. impossible: above what the device can do at all. implausible: above the best matmul
-    measured on it."""
+Word: TypeAlias = Literal["possible", "implausible", "impossible", "cannot tell"]
 
-    word: Literal["possible", "implausible", "impossible", "cannot tell"]
+
+class Judgement(NamedTuple):
+    """A verdict on a claim. impossible: above what the device can do at all, or below the weights that it must hold.
+    implausible: above the best matmul measured on it, or below what any known layout holds."""
+
+    word: Word
     reason: str
     figures: Mapping[str, Quantity] = {}
 

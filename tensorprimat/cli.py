@@ -21,7 +21,7 @@ COMMANDS: Mapping[str, tuple[str, str, str, str]] = {
     "check": ("tensorprimat.check", "CHECK", "main", "can it run here, and as requested? model=llama platform=nvidia"),
     "data": ("tensorprimat.data", "DATA", "main", "text to a corpus; look into one, or ahead"),
     "parse": ("tensorprimat.parse", "PARSE", "main", "read training logs: LOG"),
-    "metrics": ("metrics.cli", "METRICS", "main", "figures of runs: RUN; cost, energy, check, flops"),
+    "metrics": ("tensorprimat.claims", "METRICS", "main", "figures of runs: RUN; cost, energy, check, flops"),
     "compare": ("compare.cli", "COMPARE", "main", "compare runs: RUN RUN -o DIR"),
     "estimate": ("estimate.cli", "ESTIMATE", "main", "memory, step time and cost before anyone rents a GPU: KEY=VALUE"),
     "measure": ("measure.cli", "MEASURE", "main", "what this machine can really do: rates and links, in minutes"),

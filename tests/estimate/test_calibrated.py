@@ -69,3 +69,15 @@ def test_more_runs_find_what_the_machine_is_and_say_it_with_less_doubt(faster: f
     assert (doubt[6] or 9) <= (doubt[3] or 9) < (doubt[1] or 9), doubt
     assert widths(learned[1]) < widths(shipped()), "the stack is measured now"
     assert widths(learned[6]) <= widths(learned[1]) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("slow", "count"), [(0, 2), (1, 2), (0, 3), (1, 3), (2, 3), (4, 6), (5, 6)])
+def test_one_throttled_run_is_named_and_no_other(slow: int, count: int) -> None:
+    """Wherever it stands in the list: judged one after the other, good runs before it looked too fast beside it."""
+    jobs = runs().take(slice(0, count))
+    times = step_time(jobs, machine(1.1)).total.copy()
+    times[slow] *= 1.8
+    found = calibrate(shipped(), jobs, times)
+    assert np.flatnonzero(~found.used).tolist() == [slow], found.warnings
+    (text,) = found.warnings
+    assert text.startswith(f"run {slow + 1} was not learned from") and "slower, as by throttling" in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import cache
 
 import numpy as np
@@ -12,9 +13,12 @@ from conf import load_experiment
 from conf.load import model_named
 from conf.resolve import Experiment
 from conf.shapes import count
+from estimate.cli import main as of_estimate
 from estimate.figures import estimate
+from estimate.least import least_memory
 from estimate.long_context import LENGTHS, Mode, crossing, lines, schemes
-from metrics.check import check, named_model, weights_at_least
+from metrics.check import Held, MemoryClaim, named_model
+from tensorprimat.claims import main
 
 MODES: tuple[Mode, ...] = ("training", "forward")
 
@@ -62,48 +66,92 @@ def test_from_the_crossing_on_the_ring_is_ahead() -> None:
     assert at is not None
     split, ring, _ = schemes(shipped(), [n for n in LENGTHS if n >= at])
     assert (ring.tokens_per_s > split.tokens_per_s).all()
-    split, ring, _ = schemes(shipped(), [at // 2])
+    split, ring, _ = schemes(shipped(), [at - 1024])
     assert ring.tokens_per_s[0] <= split.tokens_per_s[0]
     assert f"from {at:,} tokens on" in "\n".join(lines(shipped()))
+
+
+SIZES = "num_layers=16 hidden_size=4096 seq_length=100000 hardware=h100 gpus=16"
+WHOLE = f"{SIZES} ffn_hidden_size=14336 gated_linear_unit=true vocab_size=128256"
+SPLIT = "tensor_model_parallel_size=8 pipeline_model_parallel_size=2"
+RING = "context_parallel_size=16"
 
 
 @pytest.mark.parametrize("claim", ["1.20M", "1.45M"])
 @pytest.mark.parametrize("mode", MODES)
 def test_the_published_speeds_of_it_are_impossible(claim: str, mode: Mode, capsys: pytest.CaptureFixture[str]) -> None:
-    about = ("num_layers=16", "hidden_size=4096", "seq_length=100000", "hardware=h100", "gpus=16", f"mode={mode}")
-    assert check([*about, f"tokens_per_s={claim}"]) == 1
+    assert main(["check", *SIZES.split(), f"mode={mode}", f"tokens_per_s={claim}"]) == 1
     assert "impossible" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("claim", "split", "code"),
-    [("78", 16, 0), ("5", 16, 0), ("5", 1, 1), ("90", 16, 1)],
+    ("claim", "word", "text"),
+    [
+        (f"{SPLIT} memory_gb=78", "possible", "one h100 has 85.0 GB"),
+        (f"{SPLIT} memory_gb=78 mode=forward", "possible", ""),
+        (f"{RING} memory_gb=5", "impossible", "GB of weights and gradients at least"),
+        (f"{RING} memory_gb=5 mode=forward", "impossible", "GB of weights at least"),
+        (f"{RING} memory_gb=5 model_parallel_size=16", "implausible", "optimizer"),
+        (f"{RING} memory_gb=5 model_parallel_size=16 mode=forward", "possible", "FSDP"),
+        ("memory_gb=5", "implausible", "optimizer"),
+        ("memory_gb=5 precision=fp32", "implausible", "optimizer"),
+        ("memory_gb=90", "impossible", "less than 90 GB"),
+    ],
 )
-def test_the_published_memory_of_it_is_possible_only_where_weights_are_split(
-    claim: str, split: int, code: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """78 GB fit an H100; 5 GB hold the weights under TP8 × PP2, and under CP16, where each GPU has them all, never."""
-    sizes = ("num_layers=16", "hidden_size=4096", "ffn_hidden_size=14336", "gated_linear_unit=true")
-    about = (*sizes, "vocab_size=128256", "seq_length=100000", "hardware=h100", "mode=forward")
-    assert check([*about, f"memory_gb={claim}", f"model_parallel_size={split}"]) == code
-    assert capsys.readouterr().out.startswith("impossible: " if code else "possible: ")
+def test_the_published_memory_of_it(claim: str, word: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """5 GB hold neither the weights of CP 16, where each GPU has all of them, nor, cut over all GPUs, what training
+    keeps beside them; only a forward pass over weights in sixteen parts is as small."""
+    assert main(["check", *WHOLE.split(), *claim.split()]) == (0 if word == "possible" else 1)
+    out = capsys.readouterr().out
+    assert out.startswith(f"{word}: ")
+    assert text in out
 
 
-@pytest.mark.parametrize("name", ["llama31_8b", "mixtral_8x7b", "qwen3_235b_a22b", "qwen25_0p5b"])
-def test_weights_at_least_are_those_of_the_model_without_norms(name: str) -> None:
-    model = model_named(name)
+def least(sizes: Mapping[str, int], training: bool = True, gpus: int = 16) -> Held:
+    shape, _ = named_model("llama31_8b", None)
+    named = {f"{name}_parallel_size": size for name, size in sizes.items()}
+    held = least_memory(MemoryClaim(shape, 100_000, "bf16", training, gpus, named, None))
+    assert held is not None
+    return held
+
+
+@pytest.mark.parametrize(
+    ("layout", "sizes"), [("cp16", {"context": 16}), ("tp8_pp2", {"tensor_model": 8, "pipeline_model": 2})]
+)
+def test_the_least_is_at_most_what_is_predicted_and_at_least_its_states(layout: str, sizes: dict[str, int]) -> None:
+    predicted = estimate(load_experiment("experiment=long_context", f"layout={layout}", "model.num_layers=32"))
+    held = least(sizes)
+    assert held.states < sum(held.parts.values()) < predicted.memory.allocated.max()
+    assert sum(least(sizes, training=False).parts.values()) < sum(held.parts.values())
+
+
+def test_what_a_claim_leaves_open_is_never_more() -> None:
+    free = sum(least({}).parts.values())
+    stated: tuple[dict[str, int], ...] = ({"tensor_model": 8}, {"context": 16}, {"tensor_model": 2, "context": 8})
+    assert all(free <= sum(least(sizes).parts.values()) for sizes in stated)
+    assert sum(least({}, gpus=64).parts.values()) < free
+
+
+def test_the_weights_of_one_gpu_are_those_of_the_model() -> None:
+    model = model_named("llama31_8b")
     assert model is not None
-    assert 0.999 < weights_at_least(named_model(name, None)[0]) / count(model).total < 1
+    assert least({}, training=False, gpus=1).parts["weights"] == 2 * count(model).total
+
+
+@pytest.mark.parametrize(
+    "claim", ["model_parallel_size=3", "pipeline_model_parallel_size=32", "tensor_model_parallel_size=5"]
+)
+def test_a_layout_that_cannot_be_is_bad_input(claim: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", *SIZES.split(), "memory_gb=5", claim]) == 2
+    assert "no layout of 16 GPUs and 16 layers is so" in capsys.readouterr().err
 
 
 def test_the_command_prints_what_the_arithmetic_says(capsys: pytest.CaptureFixture[str]) -> None:
-    from estimate.cli import main
-
-    assert main(["long_context", "--json"]) == 0
+    assert of_estimate(["long_context", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     split = schemes(shipped(), None, "forward")[0]
     one = next(row for row in said["schemes"] if (row["mode"], row["scheme"]) == ("forward", split.name))
     assert one["time_per_token_s"] == pytest.approx(float(split.time_per_token_s[0]))
     assert said["seq_length"] == 100_000 and said["ring_ahead_from_tokens"]["training"] == crossing(shipped())
-    assert main(["long_context", "training.seq_length=131072"]) == 0
+    assert of_estimate(["long_context", "training.seq_length=131072"]) == 0
     assert "131,072 tokens a sequence" in capsys.readouterr().out

@@ -15,6 +15,7 @@ from estimate.training_plan import MOST_GPUS, Plan, assumptions, checkpoints, li
 from metrics.bill import Terms, bill
 from metrics.terms import intensity, read_prices
 from tests.estimate.jobs import interval_of, value_of
+from tests.estimate.test_calibrated import machine
 
 TERMS = Terms(tokens=1e12, prices=read_prices("oracle"), carbon=intensity("FRA"))
 
@@ -97,3 +98,12 @@ def test_plans_of_several_candidates_and_their_text() -> None:
     assert "a failure every" in text
     assert "weak scaling" in text
     assert len(to_json(made)["scaling"]["weak"]) > 10
+
+
+def test_the_curves_go_on_from_the_plan_with_calibrated_parameters() -> None:
+    e = load_experiment("model=llama31_8b", "platform=nvidia", "hardware=h100", "gpus_per_node=8")
+    plan = plan_of(estimate(e, machine(0.7)), TERMS)
+    for curve in to_json([plan])["scaling"].values():
+        assert curve[0]["tokens_per_s_per_gpu"] == pytest.approx(
+            value_of(plan.estimate.figures["tokens_per_s_per_gpu"])
+        )
