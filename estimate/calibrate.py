@@ -4,8 +4,8 @@ communication that is not hidden; everything else stays. A run that contradicts 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from math import log
+from dataclasses import dataclass, fields, replace
+from math import log, sqrt
 from typing import NamedTuple
 
 import msgspec
@@ -25,6 +25,15 @@ REPEATS = 0.06
 configuration that is run again elsewhere, and of what the formulas leave out of it (SCATTER of estimate/fit.py)."""
 MACHINE = 0.15
 """The same of what one machine and stack differ by from published ones."""
+NINETY_FIVE = 1.96  # standard deviations that hold 95 of 100
+_MEASURED_HERE = (
+    "peak_flops",
+    "peak_bf16_flops",
+    "memory_bandwidth",
+    "link_bandwidth",
+    "nic_bandwidth",
+    "memory_bytes",
+)
 SLOWER = "throttling, a lower clock or power limit, a slow or broken link, a busy host or slow data"
 FASTER = "a smaller model, sequence or batch than stated, another precision, or steps that were not all counted"
 
@@ -46,11 +55,10 @@ def calibrate(parameters: Parameters, jobs: Jobs, step_time_s: Numbers) -> Calib
     used, warnings = np.ones(jobs.count, dtype=bool), dict[int, str]()
     while used.any():
         off = {i: _off(parameters, jobs, step_time_s, i, used) for i in np.flatnonzero(used).tolist()}
-        if len(off) == 2 and max(one.times for one in off.values()) > 1:
+        worst = max(off, key=lambda i: (off[i].sure, off[i].times))
+        if len(off) == 2 and off[worst].times > 1 and not off[worst].sure:
             none = np.zeros_like(used)  # two contradict each other alike: what is known of other machines decides
             worst = max(off, key=lambda i: _off(parameters, jobs, step_time_s, i, none).times)
-        else:
-            worst = max(off, key=lambda i: off[i].times)
         if off[worst].times <= 1:
             break
         used[worst] = False
@@ -60,21 +68,43 @@ def calibrate(parameters: Parameters, jobs: Jobs, step_time_s: Numbers) -> Calib
 
 
 class _Off(NamedTuple):
-    """How far a run is from what is expected of it. times: of half of the interval that holds 95 of 100."""
+    """How far a run is from what is expected of it. times: of half of the interval that holds 95 of 100. sure: another
+    run of its configuration says so, and no model."""
 
     times: float
     text: str
+    sure: bool = False
 
 
 def _off(parameters: Parameters, jobs: Jobs, step_time_s: Numbers, run: int, used: NDArray[np.bool_]) -> _Off:
-    """Return how far a run is from what the other used ones say; from what was published where there are none."""
+    """Return how far a run is from what the other used ones say; from what was published where there are none. One that
+    is slower than another of its configuration needs no model for that, and says more than it."""
     others = used & (np.arange(jobs.count) != run)
+    if (fastest := _fastest_twin(jobs, step_time_s, run, others)) is not None:
+        seconds, half = float(step_time_s[run]), sqrt(2) * NINETY_FIVE * REPEATS
+        if log(seconds / fastest) > half:
+            twin = f"where a run of the same configuration took {fastest:.4g}"
+            return _Off(
+                log(seconds / fastest) / half, f"{seconds:.4g} s a step, {twin}: slower, as by {SLOWER}", sure=True
+            )
     known = _learned(parameters, jobs.take(others), step_time_s[others]) if others.any() else parameters
     said, seconds = predict(jobs.take(slice(run, run + 1)), known), float(step_time_s[run])
     expected, low, high = (float(ends[0]) for ends in (said.step_time_s, said.low_95_s, said.high_95_s))
     cause = f"slower, as by {SLOWER}" if seconds > expected else f"faster, as by {FASTER}"
     text = f"{seconds:.4g} s a step, where the model expects {low:.4g} to {high:.4g}: {cause}"
     return _Off(abs(log(seconds / expected)) / log(high / expected), text)
+
+
+def _fastest_twin(jobs: Jobs, step_time_s: Numbers, run: int, others: NDArray[np.bool_]) -> float | None:
+    """Return the shortest step time of `others` that differ from a run in nothing that is requested; None: of none."""
+    names = [each.name for each in fields(jobs) if each.name not in _MEASURED_HERE]
+    columns = [np.broadcast_to(getattr(jobs, name), (jobs.count,)) for name in names]
+    same = [
+        column == column[run] if column.dtype.kind != "f" else np.isclose(column, column[run], equal_nan=True)
+        for column in columns
+    ]
+    twins = others & np.logical_and.reduce(same)
+    return float(step_time_s[twins].min()) if twins.any() else None
 
 
 def _learned(parameters: Parameters, jobs: Jobs, step_time_s: Numbers) -> Parameters:

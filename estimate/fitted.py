@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from math import inf
 from pathlib import Path
 
 import msgspec
 
-from conf.errors import ConfigError, Problem, blamed
+from conf.errors import ConfigError, Problem, blamed, listed
 from conf.vocabulary import read_yaml
 
 SHIPPED = Path(__file__).with_name("parameters.yaml")
@@ -78,11 +79,20 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=T
 
 def read(path: Path) -> Parameters:
     """Return the parameters of a file. ConfigError: it cannot be used."""
+    if not path.is_file():
+        raise ConfigError(Problem(str(path), "no such file", hint="`estimate calibrate` and `estimate fit` write one"))
     with blamed(str(path), "cannot be used as parameters"):
         known = msgspec.convert(read_yaml(path), Parameters, strict=False)
     if not known.wider or not known.errors:
         what = "cannot be used as parameters: it does not say how wrong they are (of another version?)"
         raise ConfigError(Problem(str(path), what, hint="write it again by `estimate calibrate` or `estimate fit`"))
+    values = {**known.values, **known.offsets}
+    if wrong := {name: one.value for name, one in values.items() if not 0 < one.value < inf or not 0 <= one.sd < inf}:
+        what, found = (
+            "has values that no measurement gives",
+            listed([f"{name} {value}" for name, value in wrong.items()]),
+        )
+        raise ConfigError(Problem(str(path), what, found, "above 0, with a deviation of 0 or more"))
     return known
 
 

@@ -44,7 +44,8 @@ _MICRO_BATCHES = 8  # of a stage, where no batch is stated
 CHUNK = 4096
 _EMPTY = ("-", "\N{EN DASH}", "\N{EM DASH}", "?", "n/a", "na", "nan", "null", "unknown")
 _MAY_BE_NONE = ("recompute", "fsdp_zero")
-_MOST_GPUS, _MOST_TOKENS = 1_000_000, 100_000_000  # ten and four hundred times as many as anybody published
+_MOST_GPUS, _MOST_TOKENS, _MOST_SEQUENCES = 1_000_000, 100_000_000, 10_000_000
+"""Ten, four hundred and six hundred times as many as anybody published."""
 _WITHOUT_MXFP8 = ("sm_90", "gfx942")
 """Architectures with fp8 units of which none scales blocks (MXFP8 came with Blackwell and CDNA 4)."""
 _LONGEST_CELL = 2**20
@@ -80,9 +81,9 @@ def read_rows(file: TextIO, name: str) -> tuple[list[str], Iterator[Row], str]:
     keys = [text.strip().strip("\ufeff").lower() for text in header]
     if missing := [key for key in NEEDED if key not in keys]:
         known = "the columns of published runs: docs/guide/estimate.md"
-        raise InputError(
-            Problem(name, f"is no table of runs: no column {listed(missing)}", quoted(",".join(header)), known)
-        )
+        hint = "the table saved as UTF-8: this one is UTF-16" if "\0" in line else ""
+        what = f"is no table of runs: no column {listed(missing)}"
+        raise InputError(Problem(name, what, quoted(",".join(header)), known, hint))
     if double := sorted({key for key in keys if key and keys.count(key) > 1}):
         raise InputError(Problem(name, f"has a column twice: {listed([quoted(key) for key in double])}"))
     return header, _rows(reader, keys), between
@@ -91,16 +92,17 @@ def read_rows(file: TextIO, name: str) -> tuple[list[str], Iterator[Row], str]:
 def _rows(reader: Iterator[list[str]], keys: Sequence[str]) -> Iterator[Row]:
     number = 0
     while True:
+        unread = ""
         try:
             texts = next(reader, None)
         except csv.Error as error:
-            texts = [f"(line that cannot be read: {error})"]
+            texts, unread = [], f"the line cannot be read: {error}"
         if texts is None:
             return
-        if not texts:
+        if not texts and not unread:
             continue
         number += 1
-        row = read_row(dict(zip(keys, texts, strict=False)), number)
+        row = Row(number, {}, refused=unread) if unread else read_row(dict(zip(keys, texts, strict=False)), number)
         if len(texts) > len(keys):
             row = Row(number, row.cells, refused=f"{len(texts)} cells under {len(keys)} columns")
         yield replace(row, texts=tuple(texts))
@@ -222,6 +224,7 @@ class _Reader:
         _at_most("seq", sequence or 0, _MOST_TOKENS)
         if sequence is None:
             raise ValueError("seq: empty")
+        _at_most("gbs", batch or 0, _MOST_SEQUENCES)
         if micro is None:
             micro = self.default("mbs", 1, "micro-batch not stated, taken as 1")
         if batch is None:

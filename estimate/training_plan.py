@@ -231,7 +231,7 @@ def lines(made: Sequence[Plan], terms: Terms) -> Iterator[str]:
         yield f"  {'goodput':<{_COLUMN}}{_goodput(saved, terms)}"
         yield from (f"  {name:<{_COLUMN}}{_figure(plan.figures[name])}" for name in _FIGURES if name in plan.figures)
         if "carbon_t" in plan.figures and "carbon_embodied_t" not in plan.figures:
-            unknown = f"unknown: nobody states what making a {e.hardware.name} took; embodied_kg="
+            unknown = f"unknown: nobody states what making one {e.hardware.name} took; embodied_kg="
             yield f"  {'carbon_embodied_t':<{_COLUMN}}{unknown}"
         target = _figure(plan.to_target) if plan.to_target else "unknown: no published run says how many tokens"
         yield f"  {'time to a target loss':<{_COLUMN}}{target}"
@@ -272,7 +272,7 @@ def _figure(quantity: Quantity) -> str:
         return f"unknown: {quantity.note}".rstrip(": ")
     low, high = quantity.interval or (None, None)
     ends = f" ({shown(low, 3)} to {shown(high, 3)})" if quantity.interval else ""
-    return f"{f'{quantity}{ends}':<44}{quantity.note}".rstrip()
+    return f"{f'{quantity}{ends}':<43} {quantity.note}".rstrip()
 
 
 def to_json(made: Sequence[Plan]) -> dict[str, Any]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
+from conf.errors import ConfigError
 from estimate.calibrate import REPEATS, calibrate
-from estimate.fitted import Parameters, shipped
+from estimate.fitted import Parameters, Value, read, shipped, write
 from estimate.jobs import Jobs
 from estimate.predict import predict
 from estimate.step_time import step_time
@@ -81,3 +83,29 @@ def test_one_throttled_run_is_named_and_no_other(slow: int, count: int) -> None:
     assert np.flatnonzero(~found.used).tolist() == [slow], found.warnings
     (text,) = found.warnings
     assert text.startswith(f"run {slow + 1} was not learned from") and "slower, as by throttling" in text
+
+
+@pytest.mark.parametrize("slow", [0, 1, 2])
+def test_a_run_that_is_slower_than_its_twin_is_named_on_a_cpu_too(slow: int) -> None:
+    """Of a CPU the model alone says too little to contradict a run that takes half as long again."""
+    cpu = {"hardware": "cpu", "stack": "megatron", "precision": "fp32"}
+    jobs = job(**cpu, micro_batch_size=np.array([1.0, 1.0, 1.0, 4.0]))
+    times = 0.5 * predict(jobs, shipped()).step_time_s
+    once = float(times[0])
+    assert calibrate(shipped(), jobs, times).used.all()
+    times[slow] *= 1.5
+    found = calibrate(shipped(), jobs, times)
+    assert np.flatnonzero(~found.used).tolist() == [slow]
+    assert f"where a run of the same configuration took {once:.4g}: slower, as by throttling" in found.warnings[0]
+    pair = calibrate(shipped(), jobs.take(slice(0, 2)), np.array([once, 1.5 * once]))
+    assert pair.used.tolist() == [True, False]
+    times[slow] = 1.1 * once
+    assert calibrate(shipped(), jobs, times).used.all()
+
+
+@pytest.mark.parametrize("value", [-0.5, 0.0, float("nan"), float("inf")])
+def test_parameters_that_no_measurement_gives_are_refused(value: float, tmp_path: Path) -> None:
+    name, own = next(iter(shipped().values.items()))
+    write(tmp_path / "own.yaml", msgspec.structs.replace(shipped(), values={name: Value(value, own.sd)}))
+    with pytest.raises(ConfigError, match=f"no measurement gives\n.*{name}"):
+        read(tmp_path / "own.yaml")

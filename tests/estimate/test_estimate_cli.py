@@ -75,7 +75,7 @@ def test_an_estimate_stands_beside_a_measured_run_and_never_in_the_verdict(tmp_p
         (["FILE.csv"], "is not KEY=VALUE"),
         (["rows", "missing.csv", "-o", "out.csv"], "cannot be read"),
         (["rows"], "needs one table"),
-        ([*CASE, "calibrated=missing.yaml"], "missing.yaml"),
+        ([*CASE, "calibrated=missing.yaml"], "missing.yaml: no such file"),
     ],
 )
 def test_bad_input_is_a_message_and_2(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -80,6 +80,7 @@ def test_a_complete_row_is_a_job_without_defaults() -> None:
         ({"precision": "nvfp4"}, "h100 has no fp4 units"),
         ({"gpus": "2000000", "dp": ""}, "gpus: 2,000,000 is more than the 1,000,000"),
         ({"seq": "1e12"}, "seq: 1,000,000,000,000 is more than the 100,000,000"),
+        ({"gbs": "1e15"}, "gbs: 1,000,000,000,000,000 is more than the 10,000,000"),
         ({"precision": "MXFP8"}, "h100 has no units for mxfp8"),
         ({"recompute": "everything"}, "recompute: 'everything' is none of"),
         ({"task": "inference"}, "task:"),
@@ -224,6 +225,21 @@ def test_every_line_is_a_row_whatever_stands_in_it() -> None:
     assert second.refused.startswith("gpu: no facts of a GPU")
     assert third.job
     assert third.texts == ("H100", "8", "llama3-8b", "8192", "128")
+
+
+def test_a_line_that_no_reader_takes_is_a_row_with_that_reason() -> None:
+    _, rows, _ = read_rows(
+        io.StringIO(f"gpu,gpus,model,seq,gbs\nH100,{'x' * 2**21}\nH100,8,llama3-8b,8192,128\n"), "t.csv"
+    )
+    first, second = rows
+    assert first.refused.startswith("the line cannot be read: field larger")
+    assert second.job
+
+
+def test_a_table_in_utf_16_is_named_so() -> None:
+    text = "gpu,gpus,model,seq,gbs\n".encode("utf-16").decode("utf-8", "surrogateescape")
+    with pytest.raises(InputError, match="this one is UTF-16"):
+        read_rows(io.StringIO(text), "t.csv")
 
 
 @pytest.mark.parametrize("size", ["4.0", "4e0", "0", "x", "-1", "1e30", "inf"])
