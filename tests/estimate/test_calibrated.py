@@ -87,7 +87,7 @@ def test_one_throttled_run_is_named_and_no_other(slow: int, count: int) -> None:
 
 @pytest.mark.parametrize("slow", [0, 1, 2])
 def test_a_run_that_is_slower_than_its_twin_is_named_on_a_cpu_too(slow: int) -> None:
-    """Of a CPU the model alone says too little to contradict a run that takes half as long again."""
+    """The model alone says too little of a CPU to contradict a run that takes half as long again."""
     cpu = {"hardware": "cpu", "stack": "megatron", "precision": "fp32"}
     jobs = job(**cpu, micro_batch_size=np.array([1.0, 1.0, 1.0, 4.0]))
     times = 0.5 * predict(jobs, shipped()).step_time_s
