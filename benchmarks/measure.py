@@ -1,11 +1,12 @@
 """Predict the embedded engine by this machine's own file: every run is one that the file has not seen.
 
-    .venv/bin/python benchmarks/measure.py [--machine machine.yaml] [--keep DIR]
+    .venv/bin/python benchmarks/measure.py [--machine machine.yaml…] [--keep DIR] [--rounds 2]
 
 Without --machine it measures first (`tprimat measure full`, ten minutes). Then 26 configurations of llama_tiny,
-moe_tiny and a model of 32 M parameters run in random order (about ten minutes on two cores), and a table says what
-`estimate` predicts of each by that file alone. Fails on nothing: a noisy machine is not a wrong model. --keep goes on
-in DIR."""
+moe_tiny and a model of 32 M parameters run in each round, each round in another random order (six minutes on two
+cores), and a table says what `estimate` predicts of the step time and the memory of each by that file alone. Of
+several files, measured on other days or beside other work, each has a table, and one more sets the factors that their
+trainings gave side by side. Fails on nothing: a noisy machine is not a wrong model. --keep goes on in DIR."""
 
 from __future__ import annotations
 
@@ -14,15 +15,20 @@ import random
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from conf.machine import Machine
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-WARM_UP, STEPS = 4, 12
+WARM_UP, STEPS, SEED = 4, 12, 1234
 TINY, MOE = ("model=llama_tiny",), ("model=moe_tiny",)
 MEDIUM = (
     *("model=llama_tiny", "model.num_layers=8", "model.hidden_size=512", "model.ffn_hidden_size=1376"),
@@ -75,23 +81,25 @@ BEST_OF = ("tiny DP2", "tiny TP2", "tiny CP2", "tiny PP2", "tiny PP2 VP2")
 
 
 def main() -> None:
-    """Measure, run, and print the table."""
+    """Measure, run, and print the tables."""
     parser = argparse.ArgumentParser(description="the embedded engine, predicted by this machine's own file")
-    parser.add_argument("--machine", type=Path, help="what measure wrote (default: measure first)")
+    parser.add_argument("--machine", type=Path, nargs="+", help="what measure wrote (default: measure first)")
     parser.add_argument("--keep", type=Path, help="where runs stay, and are not made again")
+    parser.add_argument("--rounds", type=int, default=2, help="how often each run is made")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = given.keep or Path(temporary)
-        machine = given.machine or folder / "machine" / "machine.yaml"
+        machines = given.machine or [folder / "machine" / "machine.yaml"]
         if given.machine is None:
-            run("-m", "measure", "full", "ranks=4", "-o", str(machine.parent))
-        order = list(RUNS)
-        random.Random(0).shuffle(order)
-        for name in order:
-            print(f"\r{name:<24}", end="", file=sys.stderr)
-            run("launch.py", *typed(name), f"runs_dir={folder.resolve() / 'runs'}", f"name={order.index(name):02}")
+            run("-m", "measure", "full", "ranks=4", "-o", str(machines[0].parent))
+        names = sorted(RUNS)
+        for turn in range(given.rounds):
+            for name in random.Random(turn).sample(names, len(names)):
+                print(f"\r{name:<24}", end="", file=sys.stderr)
+                words = (f"runs_dir={folder.resolve() / 'runs'}", f"name={names.index(name):02}")
+                run("launch.py", *typed(name), *words, f"training.seed={SEED + turn}")
         print("\r", end="", file=sys.stderr)
-        show({name: taken(folder / "runs" / f"{order.index(name):02}") for name in RUNS}, machine)
+        show({name: taken(folder / "runs" / f"{names.index(name):02}") for name in RUNS}, machines)
 
 
 def run(*words: str) -> None:
@@ -104,45 +112,68 @@ def typed(name: str) -> tuple[str, ...]:
     return ("platform=cpu", *RUNS[name], f"training.train_iters={WARM_UP + STEPS}")
 
 
-def taken(folder: Path) -> float | None:
-    """Return the median step time of the run in a folder, s."""
+class Taken(NamedTuple):
+    """Median step time of all rounds of a run, s, and the most resident memory of a process, bytes."""
+
+    step_time_s: float
+    memory_bytes: float
+
+
+def taken(folder: Path) -> Taken | None:
+    """Return what the runs in a folder took; None where none completed."""
     from tensorprimat import read_runs
 
-    seconds = [step.step_time_s for one in read_runs(str(folder)) for step in one.record.steps[WARM_UP:]]
-    return median(filter(None, seconds)) if seconds else None
+    steps = [step for one in read_runs(str(folder)) for step in one.record.steps[WARM_UP:]]
+    seconds = [step.step_time_s for step in steps if step.step_time_s]
+    return Taken(median(seconds), max(step.memory_bytes or 0 for step in steps)) if seconds else None
 
 
-def show(measured: dict[str, float | None], path: Path) -> None:
-    """Print measured and predicted step times and their errors."""
-    from scipy.stats import spearmanr
-
-    from conf import load_experiment
+def show(measured: dict[str, Taken | None], paths: Sequence[Path]) -> None:
+    """Print for each file what was measured and predicted, and the errors; of several files their factors, too."""
     from conf.machine import read
+
+    machines = [read(path) for path in paths]
+    for machine in machines:
+        print(f"{machine.device}, measured {machine.date}, {len(machine.trainings)} trainings in the file\n")
+        print("| run | measured, s | predicted, s | ratio | measured, MB | predicted, MB | ratio |")
+        print("|---|---:|---:|---:|---:|---:|---:|")
+        rows = [(name, one, predicted(name, machine)) for name, one in measured.items() if one]
+        for name, (seconds, size), (step, memory) in rows:
+            times = f"{seconds:.3f} | {step:.3f} | {step / seconds:.2f}"
+            print(f"| {name} | {times} | {size / 1e6:,.0f} | {memory / 1e6:,.0f} | {memory / size:.2f} |")
+        print("".join(f"| {name} | failed | | | | | |\n" for name, one in measured.items() if one is None))
+        summarise(rows)
+    if len(machines) > 1:
+        print(f"| factor | {' | '.join(one.date for one in machines)} |\n|---|{'---:|' * len(machines)}")
+        for name in machines[0].factors:
+            cells = [f"{one.factors[name].value:.2f} (sd {one.factors[name].sd:.2f})" for one in machines]
+            print(f"| {name} | {' | '.join(cells)} |")
+
+
+def predicted(name: str, machine: Machine) -> Taken:
+    """Return what the machine's file says of a run."""
+    from conf import load_experiment
     from estimate.figures import estimate
 
-    machine = read(path)
-    rows = []
-    print(f"{machine.device}, {len(machine.trainings)} trainings in the file\n")
-    print("| run | measured, s | predicted, s | ratio |")
-    print("|---|---:|---:|---:|")
-    for name, seconds in measured.items():
-        if seconds is None:
-            print(f"| {name} | failed | | |")
-            continue
-        predicted = float(estimate(load_experiment(*typed(name)), machine=machine).time.step_time_s[0])
-        rows.append((name, seconds, predicted))
-        print(f"| {name} | {seconds:.3f} | {predicted:.3f} | {predicted / seconds:.2f} |")
-    errors = [abs(predicted / seconds - 1) for _, seconds, predicted in rows]
-    ranks = spearmanr([one[1] for one in rows], [one[2] for one in rows]).statistic
-    print(
-        f"\n{len(rows)} runs: median error {median(errors):.1%}, 90th percentile {np.quantile(errors, 0.9):.1%},",
-        end=" ",
-    )
-    print(f"rank correlation {ranks:.2f}")
+    figures = estimate(load_experiment(*typed(name)), machine=machine).figures
+    names = ("step_time_mean_s", "peak_memory_device_bytes")
+    return Taken(*(float(figures[one].value or "nan") for one in names))
+
+
+def summarise(rows: Sequence[tuple[str, Taken, Taken]]) -> None:
+    """Print the errors of step time and memory, and whether the fastest layout was found."""
+    from scipy.stats import spearmanr
+
+    for place, what in enumerate(("step time", "memory")):
+        values = [(own[place], model[place]) for _, own, model in rows]
+        errors = [abs(model / own - 1) for own, model in values]
+        ranks = spearmanr(*zip(*values, strict=True)).statistic
+        text = f"median error {median(errors):.1%}, 90th percentile {np.quantile(errors, 0.9):.1%}"
+        print(f"{what} of {len(rows)} runs: {text}, rank correlation {ranks:.2f}")
     layouts = [row for row in rows if row[0] in BEST_OF]
-    fastest = min(layouts, key=lambda row: row[1])[0]
-    first = [row[0] for row in sorted(layouts, key=lambda row: row[2])[:2]]
-    print(f"fastest of {len(layouts)} layouts of two processes: {fastest}; predicted to be: {', '.join(first)}")
+    fastest = min(layouts, key=lambda row: row[1].step_time_s)[0]
+    first = [row[0] for row in sorted(layouts, key=lambda row: row[2].step_time_s)[:2]]
+    print(f"fastest of {len(layouts)} layouts of two processes: {fastest}; predicted to be: {', '.join(first)}\n")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import msgspec
 from conf.errors import ConfigError, Problem, blamed
 from conf.vocabulary import read_yaml
 
-VERSION = 2
+VERSION = 3
 
 
 class Figure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -23,7 +23,7 @@ from estimate.rows import jobs_of
 from metrics.bill import Option, energy_at
 from metrics.flops import DEFAULT, flops_per_token
 from metrics.peak import achievable_tflops, design_power, peak_tflops, utilisation
-from metrics.quantity import Quantity, shown
+from metrics.quantity import Quantity, Source, shown
 from metrics.shape import shape_of_model
 from parsers.planned import as_planned
 from parsers.record import Declaration, Record, RunRecipe
@@ -119,7 +119,9 @@ def estimate(e: Experiment, parameters: Parameters | None = None, machine: Machi
     seconds = changed(Quantity.of(float(time.step_time_s[0]), "s", "computed", _WHY), interval=ends)
     tokens = e.training.global_batch_size * e.training.seq_length
     speed = seconds.under(tokens / e.layout.world_size, "tokens/s/GPU", _WHY)
-    return Estimate(e, jobs, known, bytes_, time, {**_speeds(e, seconds, speed), **_sizes(bytes_), **_power(e, speed)})
+    return Estimate(
+        e, jobs, known, bytes_, time, {**_speeds(e, seconds, speed), **_sizes(bytes_, machine), **_power(e, speed)}
+    )
 
 
 def _speeds(e: Experiment, seconds: Quantity, speed: Quantity) -> dict[str, Quantity]:
@@ -145,13 +147,26 @@ def _share(tflops: Quantity, peak: Quantity) -> Quantity:
     return changed(share, interval=tflops.times(share.value / tflops.value, "%").interval)
 
 
-def _sizes(bytes_: Memory) -> dict[str, Quantity]:
+def _sizes(bytes_: Memory, machine: Machine | None) -> dict[str, Quantity]:
     allocated, shown_ = float(bytes_.allocated.max()), float(bytes_.on_device.max())
+    source: Source = "assumed"
     beside = f"with {', '.join(ASSUMED)}, which are assumed"
+    if machine is not None and (own := _framework_bytes(machine)):
+        shown_ += own - float(bytes_.context.max())
+        beside = f"with {shown(own / 1e6, 3)} MB that the framework takes, as measured on {machine.host}"
+        beside += f"; {', '.join(ASSUMED[1:])} are assumed" if machine.accelerator else ""
+        source = "assumed" if machine.accelerator else "computed"
     return {
         "peak_memory_allocated_bytes": Quantity(allocated, "bytes", "computed", note="what torch allocates"),
-        "peak_memory_device_bytes": Quantity(shown_, "bytes", "assumed", note=beside),
+        "peak_memory_device_bytes": Quantity(shown_, "bytes", source, note=beside),
     }
+
+
+def _framework_bytes(machine: Machine) -> float:
+    """Return what the framework takes without a tensor of a model: of a GPU by torch, of a process of a CPU by the
+    embedded engine, too; 0 where it was not measured."""
+    parts = ("torch",) if machine.accelerator else ("torch", "engine")
+    return sum(machine.value("framework_memory", framework=name) or 0.0 for name in parts)
 
 
 def _power(e: Experiment, speed: Quantity) -> dict[str, Quantity]:

@@ -35,9 +35,10 @@ FITTED: Mapping[str, float] = {
 """Parameters that trainings correct, and the standard deviation of the logarithm of the factor before any: least is
 known of the program on the host, most of what was timed by itself."""
 _CALLS_OF_EXPERT = dict.fromkeys(("launch_expert", "launch_expert_scales"), (1, 0))  # the rest is in the layer's
-CALLS: Mapping[str, tuple[int, int]] = {"launch_dense": (400, 20), "launch_moe": (800, 50), **_CALLS_OF_EXPERT}
-"""Calls of Python and torch in a layer's forward pass on a CPU, and kernels that all threads of a rank begin together:
-assumed, of the embedded engine; the trainings correct their sum."""
+CALLS: Mapping[str, tuple[int, int]] = {"launch_dense": (180, 8), "launch_moe": (750, 25), **_CALLS_OF_EXPERT}
+"""Calls of torch in a layer's forward pass on a CPU, a third of those of both passes, and the products and larger
+kernels among them that all threads of a rank begin together: counted by torch's profiler in steps of llama_tiny and
+moe_tiny by the embedded engine; the trainings correct their sum."""
 REPEATED = 0.05
 """Standard deviation of the logarithm of a training's step time that is measured again."""
 Terms = Mapping[str, float | None]
@@ -168,7 +169,9 @@ class _Figures:
         return self.machine.value(name, ranks=self.ranks, precision=precision or self.wide)
 
     def link(self, name: str) -> float | None:
-        return self.machine.value(name, ranks=self.group)
+        """Return a figure of collectives of one group, or of several side by side where a node has more ranks."""
+        beside = self.machine.value(name, ranks=self.ranks, group=self.group) if self.group < self.ranks else None
+        return beside or self.machine.value(name, ranks=self.group)
 
     def columns(self) -> Terms:
         """Return columns of Jobs: rates of one rank."""
@@ -210,7 +213,7 @@ class _Figures:
 
     def _of_a_host(self) -> Terms:
         """Return parameters of a CPU, where gloo and the program that launches leave nothing to compute meanwhile."""
-        call, kernel = self.machine.value("launch", ranks=self.ranks), self.of("gemm_launch")
+        call, kernel = (self.machine.value(name, ranks=self.ranks) for name in ("launch", "thread_launch"))
         hidden = {f"exposed_{name}": 1.0 for name in _EXPOSED}
         if call is None or kernel is None:
             return hidden

@@ -45,6 +45,13 @@ IN_BLOCKS = ("mxfp8", "nvfp4")
 """Precisions of which each block of 32 or 16 elements has a scale of its own."""
 _NORM = 4  # of launching and computing side by side, of which the slower counts
 _NORM_OF_HOST = 1  # a CPU that launches does not compute meanwhile
+_GATHERED_AGAIN = 0.5
+"""Share of a layer's collectives of one pass that its backward pass makes besides: inputs gathered once more for the
+weights' gradients (Korthikanti, 4.2.2), which GPUs do meanwhile and a CPU does not."""
+_OF_HEAD, _OF_STEP = 8.0, 4.0
+"""Collectives of embedding, output layer and loss in a micro-batch under tensor parallelism, and those of a step:
+gradients, parameters, the gradients' norm, the loss. Counted in steps of the embedded engine (calls of
+torch.distributed with Megatron-Core 0.15.3); they count on a CPU, where each takes as long as a layer's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +335,8 @@ class _Maker:
         )
         self.scaled_in_blocks = cases.spread([float(case.precision in IN_BLOCKS) for case in cases.distinct])
         self.pretrained = cases.spread([float(case.trained != "lora") for case in cases.distinct])
-        self.norm = cases.spread([_NORM_OF_HOST if case.hardware == "cpu" else _NORM for case in cases.distinct])
+        self.host = cases.spread([float(case.hardware == "cpu") for case in cases.distinct])
+        self.norm = np.where(self.host, _NORM_OF_HOST, _NORM)
         exposed = parameters.of("exposed_tensor")
         self.exposed_tensor = cases.by(
             _SOFTWARE, lambda name: min(1.0, exposed * parameters.of("exposed_tensor_software", name))
@@ -480,13 +488,15 @@ class _Maker:
         return np.where(tp > 1, collectives * self.exposed_tensor * seconds, 0.0)
 
     def context_parallel(self) -> Numbers:
-        """Return the seconds in which keys and values go around the ring (Liu 2023), one way, before overlap."""
+        """Return the seconds in which keys and values go around the ring (Liu 2023), one way, before overlap. On a CPU
+        they are gathered at once, and the gradients scattered: two collectives in the three ways of both passes."""
         j, cp = self.j, self.cp
         latent = (j.qk_head_dim + j.qk_pos_emb_head_dim + j.v_head_dim) * j.num_attention_heads
         each = np.where(j.mla > 0, latent, 2 * j.num_query_groups * j.kv_channels) / self.tp
         crossing = np.where(self.tp * cp <= self.domain, self.link(cp), self.rates.nic)
         seconds = BF16 * each * self.tokens * (cp - 1) / crossing
-        return np.where(cp > 1, seconds + (cp - 1) * self.p.of("send_latency"), 0.0)
+        starts = np.where(self.host, 2 / 3 * self.p.of("collective_latency"), (cp - 1) * self.p.of("send_latency"))
+        return np.where(cp > 1, seconds + starts, 0.0)
 
     def expert_parallel(self) -> Numbers:
         """Return the exposed seconds of dispatch and combine, one way: each token to its experts' ranks, or once to
@@ -570,12 +580,12 @@ def _of_layer(m: _Maker, layer: _Layer) -> _Micro:
     back = 1 + m.pretrained
     attention = (1 + p.of("attention_backward")) * layer.attention
     ring = 3 * layer.context_parallel
-    exposed = p.of("exposed_context") * ring + np.maximum(ring - attention, 0.0)
+    exposed = p.of("exposed_context") * ring + np.where(m.host, 0.0, np.maximum(ring - attention, 0.0))
     micro = _Micro(
         gemm=layer.gemm * (1 + back * p.of("gemm_backward")),
         attention=attention,
         memory_bound=layer.memory_bound * (1 + p.of("traffic_backward")),
-        tensor_parallel=layer.tensor_parallel * 2,
+        tensor_parallel=layer.tensor_parallel * (2 + m.host * _GATHERED_AGAIN),
         context_parallel=exposed,
         expert_parallel=layer.expert_parallel * 2,
         recompute=_again(j, layer),
@@ -624,7 +634,7 @@ def _assembled(m: _Maker) -> Parts:
         "gemm": micro_batches * (stage.gemm + products / pp),
         "attention": micro_batches * stage.attention,
         "memory_bound": micro_batches * (stage.memory_bound + loss / pp),
-        "tensor_parallel": micro_batches * stage.tensor_parallel,
+        "tensor_parallel": micro_batches * (stage.tensor_parallel + m.host * m.tensor_parallel(_OF_HEAD) / pp),
         "context_parallel": micro_batches * stage.context_parallel,
         "expert_parallel": micro_batches * stage.expert_parallel,
         "bubble": bubble,
@@ -672,7 +682,8 @@ def _data_parallel(m: _Maker, micro: Numbers, work: Numbers) -> Numbers:
     plain = p.of("exposed_data") * once + np.maximum(once - behind, 0.0)
     sharded = one * 3 * BF16 * j.num_micro_batches
     cut = p.of("exposed_fsdp") * sharded + np.maximum(sharded - work, 0.0)
-    return np.where(j.fsdp > 0, cut, plain)
+    starts: Numbers = m.host * (j.world_size > 1) * _OF_STEP * p.of("collective_latency")
+    return np.where(j.fsdp > 0, cut, plain) + starts
 
 
 def _optimizer(m: _Maker) -> Numbers:

@@ -10,7 +10,8 @@ from itertools import combinations, product
 from typing import Any
 
 Case = Mapping[str, Any]
-"""kind, dtype, ranks, least_s (how long a timing takes at least) and the sizes of its kind."""
+"""kind, dtype, ranks, least_s (how long a timing takes at least) and the sizes of its kind; group: of ranks that
+exchange in groups of so many side by side."""
 
 DTYPES = {
     "float32": ("fp32", 4),
@@ -202,6 +203,8 @@ def _kernels(scope: Scope) -> Iterator[Case]:
             yield {"kind": "graph", **common}
             yield {"kind": "to_device", **common, "n": 1 << 28}
             yield {"kind": "to_host", **common, "n": 1 << 28}
+        else:
+            yield {"kind": "thread_launches", **common}
 
 
 def _products(scope: Scope) -> Iterator[tuple[int, int, int]]:
@@ -258,6 +261,17 @@ def _steps(scope: Scope, standard: Standard, common: Mapping[str, Any]) -> Itera
     yield {"kind": "jitter", **about, **sizes, "each": STEPS_OF_JITTER, "once": True}
 
 
+def _groups(scope: Scope) -> list[int]:
+    """Return the sizes of groups of which a node has several side by side, as tensor parallelism makes them."""
+    own = scope.node_ranks
+    return [count for count in scope.counts if 1 < count < own and own % count == 0]
+
+
+def group_of(case: Case) -> int:
+    """Return how many ranks of a case exchange with one another: all of them, or as many as each group has."""
+    return int(case.get("group", case["ranks"]))
+
+
 def _links(scope: Scope) -> Iterator[Case]:
     most = 30 if scope.accelerator else 24
     powers = range(10, most + 1, 2 if scope.full else 4)
@@ -266,6 +280,8 @@ def _links(scope: Scope) -> Iterator[Case]:
         common = {**common, "least_s": scope.least_s(ranks)}
         for kind, power in product(COLLECTIVES, powers):
             yield {"kind": kind, **common, "ranks": ranks, "bytes": 1 << power}
+            for group in _groups(scope) if ranks == scope.node_ranks else ():
+                yield {"kind": kind, **common, "ranks": ranks, "group": group, "bytes": 1 << power}
         m = 4096 if scope.accelerator else 512
         yield {"kind": "overlap", **common, "ranks": ranks, "bytes": 1 << (most - 4), "m": m, "n": m, "k": m}
     for pair, power in product(scope.pairs, powers):

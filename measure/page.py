@@ -13,7 +13,7 @@ from compare.report.blocks import Block, Charts, Report, Section, bullets, table
 from compare.report.charts import WIDTH, Axis, Chart, element, look, marker, polyline, sample
 from compare.report.files import html
 from conf.machine import Figure, Machine
-from measure.cases import COLLECTIVES, DTYPES, flops_of, moved_bytes
+from measure.cases import COLLECTIVES, DTYPES, flops_of, group_of, moved_bytes
 from measure.rates import Numbers, Samples
 from metrics.quantity import shown
 
@@ -185,20 +185,23 @@ def _fitted(title: str, caption: str, what: str, parts: list[Markup], height: fl
 
 
 def _links(samples: Samples) -> Iterator[Chart]:
-    """Yield for each number of ranks the rate of collectives over size."""
+    """Yield for each number of ranks, and size of their groups, the rate of collectives over size."""
     medians = _medians(samples)
-    for ranks in sorted({case["ranks"] for case in samples.cases if case["kind"] in COLLECTIVES}):
+    for ranks, group in sorted(
+        {(case["ranks"], group_of(case)) for case in samples.cases if case["kind"] in COLLECTIVES}
+    ):
         curves = {}
         for kind in COLLECTIVES:
             own = [
                 (float(case["bytes"]), case["bytes"] / seconds)
                 for case, seconds in zip(samples.cases, medians, strict=True)
-                if case["kind"] == kind and case["ranks"] == ranks and np.isfinite(seconds)
+                if case["kind"] == kind and (case["ranks"], group_of(case)) == (ranks, group) and np.isfinite(seconds)
             ]
             if own:
                 curves[kind] = sorted(own)
         if curves:
-            yield _curves(f"Links, {ranks} ranks", ("bytes", "bytes/s"), curves)
+            groups = "" if group == ranks else f" in groups of {group}"
+            yield _curves(f"Links, {ranks} ranks{groups}", ("bytes", "bytes/s"), curves)
 
 
 def _curves(title: str, labels: tuple[str, str], curves: dict[str, list[tuple[float, float]]]) -> Chart:

@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conf.machine import Figure
-from measure.cases import COLLECTIVES, DTYPES, Case, flops_of, moved_bytes
+from measure.cases import COLLECTIVES, DTYPES, Case, flops_of, group_of, moved_bytes
 
 Numbers = NDArray[np.float64]
 LAUNCHES = 200  # of launchers/ranks/measured_work.py, timed as one
 _LAUNCH = f"t / {LAUNCHES} kernels of one element"
+_THREADS = f"t / {LAUNCHES} kernels of as many elements as all threads of a rank share"
 DRAWS = 200
 LEAST_ROUNDS = 3  # for an interval
 MEMORY_BOUND = ("rms_norm", "swiglu", "rope", "softmax", "adam")
@@ -31,6 +32,7 @@ _BUS: Mapping[str, Callable[[float], float]] = {
 
 _PLAIN = (
     "launches",
+    "thread_launches",
     "graph",
     "to_device",
     "to_host",
@@ -77,13 +79,15 @@ def samples_of(cases: Sequence[Case], lines: Sequence[Mapping[str, object]], ran
 
 def figures(samples: Samples) -> Iterator[Figure]:
     """Yield every figure that the samples give."""
-    groups: dict[tuple[str, str, int, tuple[tuple[str, int], ...]], list[int]] = defaultdict(list)
+    groups: dict[tuple[str, str, int, int, tuple[tuple[str, int], ...]], list[int]] = defaultdict(list)
     for index, case in enumerate(samples.cases):
         sizes = tuple((name, case[name]) for name in ("batch", "seq", "backward") if case["kind"] == "model")
-        groups[case["kind"], case["dtype"], case["ranks"], sizes].append(index)
-    for (kind, dtype, ranks, sizes), indices in groups.items():
+        groups[case["kind"], case["dtype"], case["ranks"], group_of(case), sizes].append(index)
+    for (kind, dtype, ranks, group, sizes), indices in groups.items():
         own = [samples.cases[index] for index in indices]
-        of = {"ranks": ranks} | ({} if kind in _BUS or kind in _PLAIN else {"precision": DTYPES[dtype][0]})
+        of: dict[str, int | str] = {"ranks": ranks}
+        of |= {} if group == ranks else {"group": group}
+        of |= {} if kind in _BUS or kind in _PLAIN else {"precision": DTYPES[dtype][0]}
         formulas = _FORMULAS.get(kind, ()) if kind != "model" else (_STEP[dict(sizes)["backward"]],)
         of |= {"model": own[0]["name"], **dict(sizes[:2])} if sizes else {}
         yield from _figures(formulas, samples.seconds[indices], own, of)
@@ -147,7 +151,7 @@ def columns_of(cases: Sequence[Case]) -> Numbers:
     if kind == "attention":
         flops, seq, width = _flops(cases), *(np.array([case[key] for case in cases]) for key in ("seq", "channels"))
         return np.stack([flops, flops / seq, flops / width, np.ones_like(flops)], axis=1)
-    share = _BUS[kind](cases[0]["ranks"])
+    share = _BUS[kind](group_of(cases[0]))
     carried = np.array([share * case["bytes"] for case in cases])
     return np.stack([np.ones_like(carried), carried], axis=1)
 
@@ -252,6 +256,7 @@ _FORMULAS: Mapping[str, tuple[Formula, ...]] = {
     ),
     "data": (_per_second("data_tokens", "tokens/s", "batch seq / t of reading sequences of a mapped file", _tokens),),
     "launches": (Formula("launch", "s", _LAUNCH, lambda _, t: float(t[0] / LAUNCHES)),),
+    "thread_launches": (Formula("thread_launch", "s", _THREADS, lambda _, t: float(t[0] / LAUNCHES)),),
     "graph": (Formula("graph_launch", "s", _LAUNCH, lambda _, t: float(t[0] / LAUNCHES)),),
     **{kind: (_moving(kind),) for kind in (*MEMORY_BOUND, "copy", "triad", "to_device", "to_host")},
     **{kind: _of_link(kind) for kind in COLLECTIVES},

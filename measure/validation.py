@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from conf.machine import Training, Validation
-from measure.cases import COLLECTIVES
+from measure.cases import COLLECTIVES, group_of
 from measure.rates import Numbers, Samples, left_out
 
 OURS, GUIDE, AT_SCALE = 0.08, 0.15, 0.20
@@ -41,10 +41,10 @@ def _processes(training: Training) -> int:
 
 
 def _of_kinds(samples: Samples, kinds: Sequence[str]) -> Iterator[Numbers]:
-    groups: dict[tuple[str, str, int], list[int]] = {}
+    groups: dict[tuple[str, str, int, int], list[int]] = {}
     for index, case in enumerate(samples.cases):
         if case["kind"] in kinds and not case.get("backward"):
-            groups.setdefault((case["kind"], case["dtype"], case["ranks"]), []).append(index)
+            groups.setdefault((case["kind"], case["dtype"], case["ranks"], group_of(case)), []).append(index)
     for indices in groups.values():
         own = samples.seconds[indices]
         seen = ~np.isnan(own).all(axis=1)

@@ -69,12 +69,23 @@ def _visit_all(settings: Mapping[str, Any], folder: Path, device: Any) -> None:
 
     world = dist.get_world_size()
     counts = sorted({world, *(case["ranks"] for case in settings["cases"])})
-    groups = {count: dist.new_group(list(range(count))) for count in counts}
+    groups = {count: _own_group(count) for count in counts}
     ends, stopped = time.monotonic() + settings["limit_s"], _Stopped()
     torch.manual_seed(dist.get_rank())
     gc.disable()
     if _timed_all(settings, folder, device, groups, ends, stopped):
         _phases(settings, folder, device, groups, stopped)
+
+
+def _own_group(count: int) -> Any:
+    """Return the process group of this rank among groups of so many neighbours; None where they leave it over."""
+    import torch.distributed as dist
+
+    own, world = None, dist.get_world_size()
+    for first in range(0, world - count + 1, count):
+        group = dist.new_group(list(range(first, first + count)))  # by every rank, in one order
+        own = group if first <= dist.get_rank() < first + count else own
+    return own
 
 
 def _timed_all(  # noqa: PLR0913

@@ -15,8 +15,9 @@ from torch.nn import functional
 
 Work = Callable[[], object]
 Groups = Mapping[int, "dist.ProcessGroup | None"]
-"""The process group of the first ranks, by their number."""
+"""The process group of as many ranks that this rank belongs to, by their number."""
 LAUNCHES = 200  # of one small kernel, timed as one
+SHARED = 32769  # elements: torch gives more than 32,768 to several threads (at::internal::GRAIN_SIZE)
 
 
 def work_of(case: Mapping[str, Any], device: torch.device, groups: Groups) -> Work:
@@ -117,7 +118,14 @@ def _adam(case: Mapping[str, Any], device: torch.device, _: Groups) -> Work:
 
 
 def _launches(_: Mapping[str, Any], device: torch.device, groups: Groups) -> Work:
-    small = torch.zeros(1, device=device)
+    return _launched(torch.zeros(1, device=device))
+
+
+def _thread_launches(_: Mapping[str, Any], device: torch.device, groups: Groups) -> Work:
+    return _launched(torch.zeros(SHARED, device=device))
+
+
+def _launched(small: torch.Tensor) -> Work:
 
     def launch() -> None:
         for _ in range(LAUNCHES):
@@ -153,27 +161,34 @@ def _bytes(case: Mapping[str, Any], device: torch.device, parts: int = 1) -> tor
     return torch.zeros(max(1, case["bytes"] // 4 // parts) * parts, device=device)
 
 
+def _group(case: Mapping[str, Any], groups: Groups) -> tuple[int, Any]:
+    """Return how many ranks exchange with one another, and their process group."""
+    ranks = case.get("group", case["ranks"])
+    return ranks, groups[ranks]
+
+
 def _all_reduce(case: Mapping[str, Any], device: torch.device, groups: Groups) -> Work:
-    whole, group = _bytes(case, device), groups[case["ranks"]]
+    whole, (_, group) = _bytes(case, device), _group(case, groups)
     return lambda: dist.all_reduce(whole, group=group)
 
 
 def _all_gather(case: Mapping[str, Any], device: torch.device, groups: Groups) -> Work:
-    ranks, group = case["ranks"], groups[case["ranks"]]
+    ranks, group = _group(case, groups)
     whole = _bytes(case, device, ranks)
     part = torch.zeros_like(whole[: len(whole) // ranks])
     return lambda: dist.all_gather_into_tensor(whole, part, group=group)
 
 
 def _reduce_scatter(case: Mapping[str, Any], device: torch.device, groups: Groups) -> Work:
-    ranks, group = case["ranks"], groups[case["ranks"]]
+    ranks, group = _group(case, groups)
     whole = _bytes(case, device, ranks)
     part = torch.zeros_like(whole[: len(whole) // ranks])
     return lambda: dist.reduce_scatter_tensor(part, whole, group=group)
 
 
 def _all_to_all(case: Mapping[str, Any], device: torch.device, groups: Groups) -> Work:
-    whole, group = _bytes(case, device, case["ranks"]), groups[case["ranks"]]
+    ranks, group = _group(case, groups)
+    whole = _bytes(case, device, ranks)
     other = torch.empty_like(whole)
     return lambda: dist.all_to_all_single(other, whole, group=group)
 
@@ -278,6 +293,7 @@ _KINDS: Mapping[str, Callable[[Mapping[str, Any], torch.device, Groups], Work]] 
     "softmax": _softmax,
     "adam": _adam,
     "launches": _launches,
+    "thread_launches": _thread_launches,
     "graph": _graph,
     "to_device": _to_device,
     "to_host": _to_host,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,17 +15,19 @@ from hypothesis import strategies as st
 
 from conf import load_experiment
 from conf.errors import ConfigError
-from conf.machine import VERSION, Factor, Machine, Training, read, write
+from conf.machine import VERSION, Factor, Figure, Machine, Training, read, write
 from estimate.experiment import columns_of
 from estimate.figures import estimate
 from estimate.of_machine import learned, trained
-from measure.cases import Case, Scope, cases, flops_of, moved_bytes, visits
+from measure.cases import Case, Scope, cases, flops_of, group_of, moved_bytes, visits
 from measure.rates import figures, samples_of
 from measure.trainings import LEAST, Done, overrides, with_trainings
 
 SMALL = Scope(accelerator=False, ranks=2, cores=2, memory_bytes=8 << 30, full=False)
 RATE, ROWS, WIDTH, LAUNCH = 5e10, 12.0, 7.0, 4e-6
 LATENCY, LINK = 3e-4, 1.5e9
+BESIDE = 5.0
+"""By how much longer a collective takes to begin where other groups of the node have theirs."""
 
 
 def seconds_of(case: Case) -> float:
@@ -33,8 +36,10 @@ def seconds_of(case: Case) -> float:
         m, n, k = (float(case[name]) for name in "mnk")
         return LAUNCH + 2 * m * n * k * (1 + ROWS / m + WIDTH / n + WIDTH / k) / RATE
     if "bytes" in case and case["kind"] != "overlap":
-        share = {"all_reduce": 2 * (case["ranks"] - 1) / case["ranks"], "send": 1.0}
-        one_way: float = LATENCY + share.get(case["kind"], (case["ranks"] - 1) / case["ranks"]) * case["bytes"] / LINK
+        ranks = group_of(case)
+        share = {"all_reduce": 2 * (ranks - 1) / ranks, "send": 1.0}
+        latency = LATENCY * (1 if ranks == case["ranks"] else BESIDE)
+        one_way: float = latency + share.get(case["kind"], (ranks - 1) / ranks) * case["bytes"] / LINK
         return 2 * one_way if case["kind"] == "send" else one_way
     return 1e-6 + flops_of(case) / RATE + moved_bytes(case) / 1e10
 
@@ -55,10 +60,10 @@ def lines_of(known: tuple[Case, ...], rounds: int = 5, noise: float = 0.0) -> li
 
 
 @cache
-def machine(device: str = "AMD EPYC", accelerator: bool = False, noise: float = 0.0) -> Machine:
-    known = cases(SMALL)
-    found = tuple(figures(samples_of(known, lines_of(known, noise=noise), SMALL.ranks)))
-    return Machine(VERSION, "2026-11-24T00:00:00+00:00", "host", device, accelerator, 2, {}, found)
+def machine(device: str = "AMD EPYC", accelerator: bool = False, noise: float = 0.0, scope: Scope = SMALL) -> Machine:
+    known = cases(scope)
+    found = tuple(figures(samples_of(known, lines_of(known, noise=noise), scope.ranks)))
+    return Machine(VERSION, "2026-11-24T00:00:00+00:00", "host", device, accelerator, scope.ranks, {}, found)
 
 
 def test_a_machine_that_is_as_the_formulas_say_gives_their_constants() -> None:
@@ -130,6 +135,30 @@ def test_an_estimate_takes_the_machine_in_place_of_priors() -> None:
     assert estimate(e, machine=slower).time.parts.gemm[0] == pytest.approx(2 * found.gemm[0], rel=0.01)
     # four all-gathers and reduce-scatters a layer, one way, of which a share is exposed
     assert found.tensor_parallel[0] > 8 * 4 * 4 * LATENCY * 0.5
+
+
+def test_collectives_of_groups_side_by_side_are_those_of_a_layout_that_has_several() -> None:
+    four = machine(scope=replace(SMALL, ranks=4, cores=4))
+    assert four.value("all_reduce_latency", ranks=2) == pytest.approx(LATENCY)
+    assert four.value("all_reduce_latency", ranks=4, group=2) == pytest.approx(BESIDE * LATENCY)
+    split = ("platform=cpu", "model=llama_tiny", "layout.tensor_model_parallel_size=2")
+    alone, beside = (load_experiment(*split, f"gpus_per_node={count}") for count in (2, 4))
+    times = [estimate(e, machine=four).time.parts.tensor_parallel[0] / e.layout.num_micro_batches for e in (alone, beside)]
+    assert times[1] > 0.6 * BESIDE * times[0]
+
+
+def test_the_memory_of_a_process_has_what_the_framework_was_measured_to_take() -> None:
+    e = load_experiment("platform=cpu", "model=llama_tiny")
+    own = [Figure("framework_memory", size, "bytes", "", {"framework": name}) for name, size in FRAMEWORK.items()]
+    known = Machine(**{**vars_of(machine()), "figures": (*machine().figures, *own)})
+    alone, with_it = (estimate(e, machine=one).figures["peak_memory_device_bytes"] for one in (machine(), known))
+    assert (alone.source, with_it.source) == ("assumed", "computed")
+    assert alone.value is not None
+    assert with_it.value == alone.value + sum(FRAMEWORK.values())
+    assert "as measured on host" in with_it.note
+
+
+FRAMEWORK = {"torch": 2.3e8, "engine": 1.3e8}
 
 
 def vars_of(one: Machine) -> dict[str, Any]:
