@@ -4,10 +4,11 @@
     make gpu-day TINY=1             the same program at toy size, on the CPU
     .venv/bin/python benchmarks/gpu_day.py DIR [--tiny] [--only PHASE…] [--minutes 10]
 
-Phases: measure, predict, turns, resume, memory, report. One that is done is not run again: a call that was cut goes on
-where it is called again. --minutes: no phase, and no turn of one, begins after so long. DIR has machine/ (machine.yaml,
-machine.html), runs/ (records and logs of the engine, power beside them), plain/ (the same model in plain PyTorch, in
-turns with the engine), predicted.json and report.md. Exit code 0: all is done; 1: something failed, 3: time was up."""
+Phases: measure, predict, turns, probe, resume, memory, report. One that is done is not run again: a call that was cut
+goes on where it is called again. --minutes: no phase, and no turn of one, begins after so long. DIR has machine/
+(machine.yaml, machine.html), runs/ (records and logs of the engine, power beside them), plain/ (the same model in plain
+PyTorch, in turns with the engine), predicted.json and report.md. Exit code 0: all is done; 1: something failed, 3: time
+was up."""
 
 from __future__ import annotations
 
@@ -43,7 +44,9 @@ TINY = (
 )
 TOO_LARGE = {True: "training.micro_batch_size=4096", False: "training.micro_batch_size=512"}
 LEAST_BYTES = 12 << 30  # of addresses, for a process of the CPU that is to run out of them
-_SHOWN = ("step_time_mean_s", "tokens_per_s_per_gpu", "mfu_percent", "mfu_achievable_percent", "peak_memory_bytes")
+_SHOWN = ("step_time_mean_s", "tokens_per_s_per_gpu", "mfu_percent", "mfu_achievable_percent")
+_PREDICTED_MEMORY = {True: "peak_memory_device_bytes", False: "peak_memory_allocated_bytes"}
+"""By its name in a prediction what a run measures: of a CPU's process all of it, of a GPU what torch allocates."""
 _SHORT = ("training.train_iters=2", "optimizer.lr_warmup_iters=0")
 LIMIT_S = 420.0  # of one run
 
@@ -143,6 +146,15 @@ def _plain(day: Day, turn: int) -> int:
     return ended(program(__file__, str(day.folder), "--plain", str(out), *size, env=threads), LIMIT_S)
 
 
+def probe(day: Day) -> bool:
+    """Train once more with the probe riding along: it reads back what ran, and changes no loss, which it has to more
+    digits."""
+    good = day.launch("probed", "probe=true") == 0
+    record = day.record("probed")
+    read_back = record is not None and record.read_back is not None
+    return good and read_back and _same_losses(day, "engine-0", "probed", 1e-6 if day.tiny else 1e-3)
+
+
 def resume(day: Day) -> bool:
     """Kill a run after its first checkpoint, continue it, and hold its losses against those of a run that was whole."""
     name, saves = "killed", ("training.save_interval=4",)
@@ -156,11 +168,16 @@ def resume(day: Day) -> bool:
         ended(running, 60)
     if day.launch(name, *saves, "resume=true") != 0:
         return False
-    whole, parts = day.record("engine-0"), day.record(name)
-    if whole is None or parts is None:
+    return _same_losses(day, "engine-0", name, 1e-3)
+
+
+def _same_losses(day: Day, whole: str, other: str, relative: float) -> bool:
+    """Return whether each loss of another run is that of the whole run in that step."""
+    records = [day.record(name) for name in (whole, other)]
+    losses = [{step.iteration: step.loss for step in record.steps} for record in records if record is not None]
+    if len(losses) < 2 or not losses[1]:
         return False
-    losses = [{step.iteration: step.loss for step in record.steps} for record in (whole, parts)]
-    return bool(losses[0]) and all(abs(losses[0][at] / loss - 1) < 1e-3 for at, loss in losses[1].items())
+    return all(abs(losses[0].get(at, 0.0) / loss - 1) <= relative for at, loss in losses[1].items())
 
 
 def _saved(runs: Path) -> bool:
@@ -202,10 +219,9 @@ def _report(day: Day) -> Iterator[str]:
     yield "\n| engine | predicted by published runs | by machine.yaml | measured, median of runs |"
     yield "| --- | --- | --- | --- |"
     for name in _SHOWN:
-        cells = [predicted[of].get(name, [None])[0] for of in ("published", "machine")]
-        values = [q.value for one in figures if (q := one[name]).value is not None]
-        cells.append(median(values) if values else None)
-        yield f"| {name} | {' | '.join('unknown' if cell is None else shown(cell) for cell in cells)} |"
+        yield _row(name, [_value(predicted[of], name) for of in ("published", "machine")], figures)
+    foretold = _PREDICTED_MEMORY[day.tiny]
+    yield _row("peak_memory_bytes", [_value(predicted[of], foretold) for of in ("published", "machine")], figures)
     plain = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(day.path("plain").glob("*.json"))]
     yield "\n| turn | engine, s a step | plain PyTorch, s a step | engine / plain speed | plain's peak bytes |"
     yield "| --- | --- | --- | --- | --- |"
@@ -213,6 +229,19 @@ def _report(day: Day) -> Iterator[str]:
         ours, theirs = one["step_time_mean_s"].value, median(other["seconds"])
         ratio = f"{theirs / ours:.3f}" if ours else "unknown"
         yield f"| {turn} | {shown(ours) if ours else 'unknown'} | {shown(theirs)} | {ratio} | {other['peak_bytes']} |"
+
+
+def _value(predicted: Mapping[str, Any], name: str) -> float | None:
+    return predicted[name][0] if name in predicted else None
+
+
+def _row(name: str, predicted: Sequence[float | None], figures: Sequence[Mapping[str, Any]]) -> str:
+    """Return a row of predictions and the median of what runs measured."""
+    from metrics import shown
+
+    values = [one[name].value for one in figures if one[name].value is not None]
+    cells = [*predicted, median(values) if values else None]
+    return f"| {name} | {' | '.join('unknown' if cell is None else shown(cell) for cell in cells)} |"
 
 
 def run_plain(day: Day, out: Path) -> None:
@@ -242,6 +271,7 @@ PHASES: Mapping[str, Callable[[Day], bool]] = {
     "measure": measure,
     "predict": predict,
     "turns": turns,
+    "probe": probe,
     "resume": resume,
     "memory": memory,
     "report": report,
