@@ -38,7 +38,9 @@ def lines(result: Search, terms: Terms, typed: Sequence[str]) -> Iterator[str]:
     if several:
         yield from ("", "the best of each", _row(_HEAD))
         yield from (_row(_cells(n, found, True)) for n, found in enumerate(result.of_each, 1))
-        yield from (f"{label}: {_interval(ratio)} × the best; {ratio.note}" for label, ratio in result.ratios)
+        yield from (
+            f"{label}: {_interval(ratio)} × the best{_decided(ratio)}; {ratio.note}" for label, ratio in result.ratios
+        )
     yield from ("", *_front(result, terms))
     yield from ("", "to run", *(f"{n}. {_command(found.estimate.experiment, typed)}" for n, found in _numbered(result)))
 
@@ -99,6 +101,12 @@ def _interval(quantity: Quantity) -> str:
         return shown(quantity.value)
     low, high = quantity.interval
     return f"{shown(quantity.value)} ({shown(low, 3)} to {shown(high, 3)})"
+
+
+def _decided(ratio: Quantity) -> str:
+    """Return that a ratio is not decided where its interval holds 1."""
+    low, high = ratio.interval or (1.0, 1.0)
+    return ", which is not decided" if low <= 1 <= high else ""
 
 
 def _parts(found: Sequence[Found]) -> Iterator[str]:

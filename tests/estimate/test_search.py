@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -131,3 +133,12 @@ def test_the_text_has_the_best_the_front_and_commands_that_launch_takes() -> Non
     assert str(e.layout) == str(found.best[0].estimate.experiment.layout)
     assert e.hardware == found.best[0].estimate.experiment.hardware
     assert to_json(found, BOTH)["best"][0]["command"] in command
+
+
+@pytest.mark.parametrize(("ends", "decided"), [((0.8, 1.6), False), ((1.1, 1.6), True)])
+def test_a_ratio_whose_interval_holds_1_is_said_not_to_be_decided(ends: tuple[float, float], decided: bool) -> None:
+    found = result(*BOTH)
+    (ratio,) = found.ratios
+    ratios = (ratio._replace(ratio=msgspec.structs.replace(ratio.ratio, interval=ends)),)
+    text = "\n".join(lines(replace(found, ratios=ratios), TERMS, BOTH))
+    assert ("which is not decided" not in text) == decided
