@@ -28,6 +28,7 @@ from parsers.storage import experiment_of
 EXAMPLE = "oracle"
 _PER_HOUR = "_per_gpu_hour"
 _UNITS: Mapping[str, tuple[str, ...]] = {_PER_HOUR: ("/gpu-hour", "/gpu-h", "/gpuh"), "_per_gpu": ("/gpu", "")}
+_MOST_PRICE = 1e12  # of any currency, also to buy: 300,000 dollars are 3e10 of the smallest unit in use
 _HINT = "price.usd_per_gpu_hour.mi355x=3.10, or price=FILE like conf/price/oracle.yaml"
 _SHARE = "above 0, at most 1 or 100%"
 _BUILDING = "1 or more: 1 is a building that needs nothing for itself"
@@ -213,6 +214,10 @@ def _checked(currency: str, amounts: Mapping[str, Any], where: str, units: Seque
             unit = f"{currency}{units[0]}"
             what = f"the price of {name} is not a positive number of {unit}"
             problems.append(Problem(where, what, str(amount), f"above 0, in {unit}"))
+            continue
+        if checked[name] > _MOST_PRICE:
+            what = f"the price of {name} is beyond all that money is"
+            problems.append(Problem(where, what, str(amount), f"at most {_MOST_PRICE:g} {currency}{units[0]}"))
     if problems:
         raise InputError(*problems)
     return checked

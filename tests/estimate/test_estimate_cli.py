@@ -71,6 +71,7 @@ def test_an_estimate_stands_beside_a_measured_run_and_never_in_the_verdict(tmp_p
         (["model=llama31_8b", "hardware=unknown", "platform=nvidia"], "no peak of bf16 is known"),
         (["model=llama31_70b", "hardware=h100", "layout.tensor_model_parallel_size=3"], "TP 3"),
         ([*CASE, "price.usd_per_gpu_hour.mi300x=-3"], "not a positive number"),
+        ([*CASE, "price.usd_per_gpu_hour.mi300x=1e30"], "the price of mi300x is beyond all that money is"),
         ([*CASE, "price=cheap"], "price"),
         (["FILE.csv"], "is not KEY=VALUE"),
         (["rows", "missing.csv", "-o", "out.csv"], "cannot be read"),
