@@ -54,13 +54,15 @@ def calibrate(parameters: Parameters, jobs: Jobs, step_time_s: Numbers) -> Calib
     make the others look too fast."""
     used, warnings = np.ones(jobs.count, dtype=bool), dict[int, str]()
     while used.any():
-        off = {i: _off(parameters, jobs, step_time_s, i, used) for i in np.flatnonzero(used).tolist()}
-        worst = max(off, key=lambda i: (off[i].sure, off[i].times))
-        if len(off) == 2 and off[worst].times > 1 and not off[worst].sure:
-            none = np.zeros_like(used)  # two contradict each other alike: what is known of other machines decides
-            worst = max(off, key=lambda i: _off(parameters, jobs, step_time_s, i, none).times)
+        runs = np.flatnonzero(used).tolist()
+        off = {i: beside for i in runs if (beside := _beside_its_like(jobs, step_time_s, i, used)).times > 1}
+        off = off or {i: _off(parameters, jobs, step_time_s, i, used) for i in runs}
+        worst = max(off, key=lambda i: off[i].times)
         if off[worst].times <= 1:
             break
+        if len(runs) == len(off) == 2:
+            none = np.zeros_like(used)  # two contradict each other alike: what is known of other machines decides
+            worst = max(off, key=lambda i: _off(parameters, jobs, step_time_s, i, none).times)
         used[worst] = False
         warnings[worst] = f"run {worst + 1} was not learned from: {off[worst].text}"
     learned = _learned(parameters, jobs.take(used), step_time_s[used]) if used.any() else parameters
@@ -68,43 +70,39 @@ def calibrate(parameters: Parameters, jobs: Jobs, step_time_s: Numbers) -> Calib
 
 
 class _Off(NamedTuple):
-    """How far a run is from what is expected of it. times: of half of the interval that holds 95 of 100. sure: another
-    run of its configuration says so, and no model."""
+    """How far a run is from what is expected of it. times: of half of the interval that holds 95 of 100."""
 
     times: float
     text: str
-    sure: bool = False
 
 
-def _off(parameters: Parameters, jobs: Jobs, step_time_s: Numbers, run: int, used: NDArray[np.bool_]) -> _Off:
-    """Return how far a run is from what the other used ones say; from what was published where there are none. One that
-    is slower than another of its configuration needs no model for that, and says more than it."""
-    others = used & (np.arange(jobs.count) != run)
-    if (fastest := _fastest_twin(jobs, step_time_s, run, others)) is not None:
-        seconds, half = float(step_time_s[run]), sqrt(2) * NINETY_FIVE * REPEATS
-        if log(seconds / fastest) > half:
-            twin = f"where a run of the same configuration took {fastest:.4g}"
-            return _Off(
-                log(seconds / fastest) / half, f"{seconds:.4g} s a step, {twin}: slower, as by {SLOWER}", sure=True
-            )
-    known = _learned(parameters, jobs.take(others), step_time_s[others]) if others.any() else parameters
-    said, seconds = predict(jobs.take(slice(run, run + 1)), known), float(step_time_s[run])
-    expected, low, high = (float(ends[0]) for ends in (said.step_time_s, said.low_95_s, said.high_95_s))
-    cause = f"slower, as by {SLOWER}" if seconds > expected else f"faster, as by {FASTER}"
-    text = f"{seconds:.4g} s a step, where the model expects {low:.4g} to {high:.4g}: {cause}"
-    return _Off(abs(log(seconds / expected)) / log(high / expected), text)
-
-
-def _fastest_twin(jobs: Jobs, step_time_s: Numbers, run: int, others: NDArray[np.bool_]) -> float | None:
-    """Return the shortest step time of `others` that differ from a run in nothing that is requested; None: of none."""
+def _beside_its_like(jobs: Jobs, step_time_s: Numbers, run: int, used: NDArray[np.bool_]) -> _Off:
+    """Return by how much a run is slower than the median of other used ones that differ in nothing that is requested:
+    that needs no model, and says more than one."""
     names = [each.name for each in fields(jobs) if each.name not in _MEASURED_HERE]
     columns = [np.broadcast_to(getattr(jobs, name), (jobs.count,)) for name in names]
     same = [
         column == column[run] if column.dtype.kind != "f" else np.isclose(column, column[run], equal_nan=True)
         for column in columns
     ]
-    twins = others & np.logical_and.reduce(same)
-    return float(step_time_s[twins].min()) if twins.any() else None
+    like = used & (np.arange(jobs.count) != run) & np.logical_and.reduce(same)
+    if not like.any():
+        return _Off(0.0, "")
+    seconds, usual = float(step_time_s[run]), float(np.median(step_time_s[like]))
+    beside = f"where a run of the same configuration took {usual:.4g}"
+    half = sqrt(2) * NINETY_FIVE * REPEATS
+    return _Off(log(seconds / usual) / half, f"{seconds:.4g} s a step, {beside}: slower, as by {SLOWER}")
+
+
+def _off(parameters: Parameters, jobs: Jobs, step_time_s: Numbers, run: int, used: NDArray[np.bool_]) -> _Off:
+    """Return how far a run is from what the other used ones say; from what was published where there are none."""
+    others = used & (np.arange(jobs.count) != run)
+    known = _learned(parameters, jobs.take(others), step_time_s[others]) if others.any() else parameters
+    said, seconds = predict(jobs.take(slice(run, run + 1)), known), float(step_time_s[run])
+    expected, low, high = (float(ends[0]) for ends in (said.step_time_s, said.low_95_s, said.high_95_s))
+    cause = f"slower, as by {SLOWER}" if seconds > expected else f"faster, as by {FASTER}"
+    text = f"{seconds:.4g} s a step, where the model expects {low:.4g} to {high:.4g}: {cause}"
+    return _Off(abs(log(seconds / expected)) / log(high / expected), text)
 
 
 def _learned(parameters: Parameters, jobs: Jobs, step_time_s: Numbers) -> Parameters:
