@@ -1,6 +1,6 @@
 """Check how wrong predicted step times are on runs that the fit did not have, and how often their intervals hold them.
 
-    python benchmarks/estimate.py                      all splits, five minutes on one core
+    python benchmarks/estimate.py                      all splits, three minutes on one core
     python benchmarks/estimate.py configuration speed  some of them
 
 Splits of the runs in conf/tables/measured.csv (estimate/held_out.py), of which each fold is predicted by a fit to the

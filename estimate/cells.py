@@ -97,7 +97,7 @@ class Again(NamedTuple):
     note: str = ""
 
 
-BY_OPERATOR = Again(0.5, note="selective-op taken as half of each layer")
+BY_OPERATOR = Again(modules=frozenset(("by_operator",)))
 """TorchTitan's selective_ac_option=op: every second matrix product and the attention are kept."""
 
 

@@ -25,7 +25,9 @@ repeats of one configuration by others, with what the formulas leave out. Repeat
 REACHED = ("seq_length", "world_size", "expert_model_parallel_size")
 """Columns of jobs beyond whose largest value an interval is wider."""
 _STEP = 1e-4  # of a parameter in units of its prior's deviation, for derivatives
-_MOST_STEPS = 25
+_MOST_STEPS = 40
+_KEPT = 4  # steps for which the derivatives of the physics serve, which hardly change
+_SETTLED = 1e-5  # share of the loss by which a step with fresh derivatives still lessens it
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,29 +76,62 @@ def solved(
     jobs: Jobs, target: Numbers, weight: Numbers, known: Parameters, problem: Problem
 ) -> tuple[Numbers, Numbers]:
     """Return what is nearest to the logarithms of measured step times, in deviations from the priors, and the
-    derivatives of the residuals there."""
-    from scipy.optimize import least_squares
-
+    derivatives of the residuals there: Gauss and Newton's steps, halved until they lessen the loss. What a bound holds
+    back stays at it for a step."""
     count, cases = len(problem.names), cases_of(jobs)
 
     def predicted(x: Numbers) -> Numbers:
         physics = np.log(step_time(jobs, at(known, problem, x[:count]), cases).total)
         return np.asarray(physics + problem.design @ x[count:], dtype=float)
 
-    def residuals(x: Numbers) -> Numbers:
-        return np.concatenate([_soft(weight * (predicted(x) - target)), x])
+    def steep(error: Numbers) -> Numbers:
+        return np.asarray((weight * _soft_slope(error))[:, None] * columns)
 
-    def slopes(x: Numbers) -> Numbers:
-        own = predicted(x)
-        columns = np.hstack([_slopes(problem, x, own, predicted), problem.design])
-        steep = weight * _soft_slope(weight * (own - target))
-        return np.vstack([steep[:, None] * columns, np.eye(x.size)])
+    x = np.zeros(count + len(problem.offsets))
+    bound = np.maximum(np.log(problem.most / problem.prior) / problem.sd, 1e-9)
+    most = np.concatenate([bound, np.full(len(problem.offsets), np.inf)])
+    own = predicted(x)
+    error, age, columns = weight * (own - target), 0, np.zeros((0, 0))
+    for _ in range(_MOST_STEPS):
+        if age == 0:
+            columns = np.hstack([_slopes(problem, x, own, predicted), problem.design])
+        there = _stepped(x, steep(error), _soft(error), most)
+        found = _lower(x, there, _loss(error, x), lambda at_x: weight * (predicted(at_x) - target))
+        before, fresh = _loss(error, x), age == 0
+        if found is not None:
+            x, error = found
+            own = error / weight + target
+        gained = before - _loss(error, x)
+        if gained <= _SETTLED * before and fresh:
+            break
+        age = 0 if gained <= _SETTLED * before else (age + 1) % _KEPT
+    return x, np.vstack([steep(error), np.eye(x.size)])
 
-    start = np.zeros(count + len(problem.offsets))
-    upper = np.concatenate([np.log(problem.most / problem.prior) / problem.sd, np.full(len(problem.offsets), np.inf)])
-    bounds = (-np.inf, np.maximum(upper, 1e-9))
-    found = least_squares(residuals, start, slopes, bounds=bounds, max_nfev=_MOST_STEPS, xtol=1e-4, ftol=1e-4)
-    return found.x, found.jac
+
+def _loss(error: Numbers, x: Numbers) -> float:
+    """Return the soft L1 loss of errors in their deviations, with what the priors say of x."""
+    return float(np.sum(np.sqrt(1 + error * error) - 1) + x @ x / 2)
+
+
+def _stepped(x: Numbers, slopes: Numbers, residual: Numbers, most: Numbers) -> Numbers:
+    """Return where the linearised residuals and the priors are least, none above its bound."""
+    downhill = -(slopes.T @ residual + x)
+    free = (x < most - 1e-12) | (downhill < 0)
+    step, chosen = np.zeros(x.size), slopes[:, free]
+    step[free] = np.linalg.solve(chosen.T @ chosen + np.eye(int(free.sum())), downhill[free])
+    return np.asarray(np.minimum(x + step, most))
+
+
+def _lower(
+    x: Numbers, there: Numbers, loss: float, errors_at: Callable[[Numbers], Numbers]
+) -> tuple[Numbers, Numbers] | None:
+    """Return the first of `there` and points ever nearer to x whose loss is lower, with its errors; None of none."""
+    for share in (1.0, 0.5, 0.25, 0.1, 0.02):
+        between = x + share * (there - x)
+        error = errors_at(between)
+        if _loss(error, between) < loss:
+            return between, error
+    return None
 
 
 def priors(parameters: Parameters) -> Parameters:
@@ -134,6 +169,7 @@ def names_of(case: Case) -> dict[str, str]:
         "attention_efficiency_vendor": f"attention_efficiency_vendor.{vendor}",
         "attention_software": f"attention_software.{case.software}",
         "exposed_tensor_software": f"exposed_tensor_software.{case.software}",
+        "exposed_fsdp_software": f"exposed_fsdp_software.{case.software}",
         "host_link": f"host_link.{gpu}",
         "host": f"host.{gpu}",
         "host_vendor": f"host_vendor.{vendor}",

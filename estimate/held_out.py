@@ -19,7 +19,8 @@ from estimate.jobs import Jobs, Numbers, Words
 from estimate.predict import DISTANCES, WIDER, classes_of, distance_of, error_of, wider_by
 from estimate.step_time import Case, cases_of, step_time
 
-FOLDS = 5
+FOLDS, LARGE_FOLDS = 10, 4
+"""Of configurations, of which there are hundreds; of what whole stacks have in common."""
 LEVELS = (0.80, 0.95)
 FEWEST = 30
 """Errors of which a quantile is known: of a class at a distance, or of what widens an interval."""
@@ -69,18 +70,22 @@ def groups(keys: Sequence[str]) -> NDArray[np.intp]:
 class HeldOut:
     """Logarithms of predicted by measured step time of runs, each by a fit that did not have it. row: which run; a run
     may be there once for each split. classes: of each. distance: from the runs of that fit; wider: what widens its
-    interval, shape (n, 3) in the order of WIDER."""
+    interval, shape (n, 3) in the order of WIDER. together: the same of those that one fit did not have, by which they
+    err together."""
 
     error: Numbers
     row: NDArray[np.intp]
     classes: tuple[tuple[str, ...], ...]
     distance: Words
     wider: NDArray[np.bool_]
+    together: NDArray[np.intp]
 
     def take(self, mask: NDArray[np.bool_]) -> HeldOut:
         """Return the runs of a mask."""
         classes = tuple(self.classes[i] for i in np.flatnonzero(mask))
-        return HeldOut(self.error[mask], self.row[mask], classes, self.distance[mask], self.wider[mask])
+        return HeldOut(
+            self.error[mask], self.row[mask], classes, self.distance[mask], self.wider[mask], self.together[mask]
+        )
 
 
 def held_out(runs: Runs, split: NDArray[np.intp], parameters: Parameters) -> HeldOut:
@@ -99,17 +104,19 @@ def held_out(runs: Runs, split: NDArray[np.intp], parameters: Parameters) -> Hel
         distance[judged] = np.array([distance_of(fitted, case) for case in cases.distinct], dtype=object)[index[judged]]
     rows = np.flatnonzero(split >= 0)
     classes = tuple(classes_of(cases.distinct[index[row]]) for row in rows)
-    return HeldOut(error[rows], rows, classes, distance[rows], wider[rows])
+    return HeldOut(error[rows], rows, classes, distance[rows], wider[rows], split[rows])
 
 
 def joined(parts: Sequence[HeldOut]) -> HeldOut:
     """Return the errors of several splits together."""
+    first = np.cumsum([0, *(int(part.together.max(initial=-1)) + 1 for part in parts)])
     return HeldOut(
         np.concatenate([part.error for part in parts]),
         np.concatenate([part.row for part in parts]),
         tuple(chain.from_iterable(part.classes for part in parts)),
         np.concatenate([part.distance for part in parts]),
         np.concatenate([part.wider for part in parts]),
+        np.concatenate([part.together + start for part, start in zip(parts, first, strict=False)]),
     )
 
 
@@ -137,7 +144,7 @@ def splits(runs: Runs) -> Mapping[str, NDArray[np.intp]]:
     }
     return {
         "configuration": folds(configurations(runs.jobs), FOLDS),
-        **{name: folds(each, FOLDS - 1) for name, each in some.items()},
+        **{name: folds(each, LARGE_FOLDS) for name, each in some.items()},
         "source": groups(runs.sources),
         "gpu": groups(keys(lambda case: _architecture(case.hardware))),
         "reach": large,
@@ -149,10 +156,26 @@ def _architecture(name: str) -> str:
     return str(device.architecture) if device else ""
 
 
-def quantile(scores: Numbers, level: float) -> float:
-    """Return the score below which a new one is with probability `level` (Lei 2018): one higher rank than of these."""
-    rank = min(ceil((scores.size + 1) * level), scores.size)
+def quantile(scores: Numbers, level: float, count: float | None = None) -> float:
+    """Return the score below which a new one is with probability `level` (Lei 2018): one higher rank than of these, of
+    which so many are independent (all where none is stated)."""
+    independent = scores.size if count is None else count
+    rank = min(ceil(round((independent + 1) * level / independent * scores.size, 9)), scores.size)
     return float(f"{np.sort(scores)[rank - 1]:.3g}")
+
+
+def independent(errors: Numbers, together: NDArray[np.intp]) -> float:
+    """Return as how many independent errors these count: their number by the design effect (Kish 1965) of those that
+    are together, whose correlation is that of the analysis of variance."""
+    _, index, count = np.unique(together, return_inverse=True, return_counts=True)
+    if count.size < 2:
+        return 1.0
+    mean = np.bincount(index, errors) / count
+    between = float(np.sum(count * (mean - errors.mean()) ** 2)) / (count.size - 1)
+    within = float(np.sum((errors - mean[index]) ** 2)) / max(errors.size - count.size, 1)
+    each = (errors.size - float(np.sum(count * count)) / errors.size) / (count.size - 1)
+    common = max(between - within, 0.0) / max(between + (each - 1) * within, 1e-12)
+    return float(errors.size / (1 + (float(np.sum(count * count)) / errors.size - 1) * common))
 
 
 def errors(held: HeldOut) -> Mapping[str, Mapping[str, Error]]:
@@ -182,7 +205,8 @@ def widths(held: HeldOut, known: Parameters) -> Numbers:
 
 def with_errors(known: Parameters, held: HeldOut) -> Parameters:
     """Return parameters with the errors of `held`, and by how much what widens an interval does so: the quantiles of
-    the errors of the runs that it is true of, and nothing else, in units of the interval that they would have. Of a
+    the errors of the runs that it is true of, and nothing else, in units of the interval that they would have; those
+    that one fit did not have err together, so that there are fewer independent ones than runs. Of a
     distance, or of something, that is true of too few runs, `known` says what it does."""
     of_all = {**known.errors, **errors(held)}
     plain = msgspec.structs.replace(known, errors=of_all, wider={})
@@ -190,8 +214,11 @@ def with_errors(known: Parameters, held: HeldOut) -> Parameters:
     for column, name in enumerate(WIDER):
         some = held.take(held.wider[:, column] & (held.wider.sum(axis=1) == 1))
         if some.error.size >= FEWEST:
-            scores = np.abs(some.error) / widths(some, plain)
-            by_80, by_95 = (max(quantile(each, share), 1.0) for each, share in zip(scores, LEVELS, strict=True))
+            scores = some.error / widths(some, plain)
+            count = independent(scores[0], some.together)
+            by_80, by_95 = (
+                max(quantile(np.abs(each), share, count), 1.0) for each, share in zip(scores, LEVELS, strict=True)
+            )
             wider[name] = Wider(int(some.error.size), (by_80, by_95))
     return msgspec.structs.replace(known, errors=of_all, wider=wider)
 

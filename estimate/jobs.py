@@ -16,8 +16,8 @@ from metrics.shape import Shape
 Numbers: TypeAlias = NDArray[np.float64]
 Words: TypeAlias = NDArray[np.str_]
 GB = 1e9
-RECOMPUTED = ("core_attn", "mlp", "moe", "layernorm", "moe_act", "mla_up_proj")
-"""Megatron's recompute_modules that count differently."""
+RECOMPUTED = ("core_attn", "mlp", "moe", "layernorm", "moe_act", "mla_up_proj", "by_operator")
+"""Megatron's recompute_modules that count differently, and TorchTitan's selective_ac_option=op."""
 _LATENT = ("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim")
 _OF_SHAPE = (
     *("num_layers", "dense_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups"),
@@ -36,7 +36,8 @@ class Jobs:
     Layout: in ranks. embedding_counts: as a layer, so that the first chunk has one fewer; nan: by what is missing of
     layers that do not divide (estimate.parameters.short_ends). distributed_optimizer: its states are cut over DP × CP;
     fsdp: parameters and gradients, too; data_parallel_replicas: and so many groups of ranks have all of them.
-    recompute_layers: share of the layers whose forward pass is done again; again_*: modules done again in the others.
+    recompute_layers: share of the layers whose forward pass is done again; again_*: modules done again in the
+    others; by_operator: of each layer all but attention and every second matrix product.
     precision: of the matrix products, a key of PEAK_OF. trained: pretraining, sft or lora. gradient_bytes,
     optimizer_bytes: of one parameter; fp8_params: weights of matrix products rest in fp8 alone. stack: framework and
     release (nemo-25.04), the framework alone where its release is unknown, "" where both are. hardware: the name in
@@ -104,6 +105,7 @@ class Jobs:
     again_layernorm: Numbers
     again_moe_act: Numbers
     again_mla_up_proj: Numbers
+    again_by_operator: Numbers = field(default_factory=lambda: np.array(0.0))
     offloaded_layers: Numbers
     stack: Words
     cuda_graphs: Numbers = field(default_factory=lambda: np.array(np.nan))

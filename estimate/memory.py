@@ -192,7 +192,30 @@ def _kept(jobs: Jobs, at: _At) -> tuple[dict[str, Numbers], dict[str, Numbers]]:
     final = np.where(_plain(jobs), 3, 2)
     kept["norms"] = kept["norms"] + stream * (final * at.last + 6 * at.layers.mtp)
     kept["checkpoints"] = stream * flying * again * at.layers.all * stays / tokens
+    if np.any(jobs.again_by_operator):
+        return _by_operator(jobs, at, kept, layers)
     return kept, {name: working * size for name, size in layers.items()}
+
+
+def _by_operator(
+    jobs: Jobs, at: _At, kept: dict[str, Numbers], layers: dict[str, Numbers]
+) -> tuple[dict[str, Numbers], dict[str, Numbers]]:
+    """Return what is kept, and of the layer that is computed again, where each layer keeps its input, its attention and
+    every second matrix product, which are queries, values and the first of the MLP (TorchTitan's _save_list in
+    models/llama3/infra/parallelize.py); the last of the MLP, which is one more, torch.compile drops, for nothing needs
+    it. In fp8 it is as much (TorchTitan's benchmarks of December 2024: 76.8 and 77.0 GiB)."""
+    tokens, a, tp = _tokens(jobs), _element(jobs), jobs.tensor_model_parallel_size
+    heads, groups = jobs.num_attention_heads * jobs.kv_channels, jobs.num_query_groups * jobs.kv_channels
+    each = {
+        "norms": a * jobs.hidden_size / _sequence(jobs) * at.layers.all,
+        "attention": (a * (2 * heads + groups) + FP32 * jobs.num_attention_heads) / tp * at.layers.all,
+        "mlp": a * jobs.ffn_hidden_size / tp * at.layers.dense,
+        "experts": layers["experts"] / 2,
+    }
+    flying, by_operator = tokens * in_flight(jobs, at.stage), jobs.again_by_operator > 0
+    found = kept | {name: np.where(by_operator, flying * size, kept[name]) for name, size in each.items()}
+    one = tokens / np.maximum(at.layers.all, 1)
+    return found, {name: np.where(by_operator, one * size, 0.0) for name, size in layers.items()}
 
 
 def _layer(jobs: Jobs, routed: bool) -> _Layer:
@@ -285,13 +308,20 @@ def _loss(jobs: Jobs, at: _At, fused: Numbers) -> Numbers:
     """Return the bytes of the output matrix's backward pass: the gradient of the logits, which TransformerEngine's
     cross entropy writes over them (those of multi-token prediction beside), that of its input, and a stand-in for its
     own (core/tensor_parallel/layers.py, LinearWithGradAccumulationAndAsyncCommunication). Of torch's own
-    cross entropy: logits, their fp32 copy and its logarithms of probabilities."""
+    cross entropy in fp32: logarithms of probabilities, their gradient and that of the logits; where the vocabulary is
+    cut, one more (torch/distributed/tensor/parallel/loss.py, _nll_loss_and_log_softmax_backward). Compiled: the logits
+    and their gradient. torch's pipelines return the logits of all micro-batches in one piece at the end
+    (torch/distributed/pipelining/schedules.py, _merge_outputs)."""
     tokens, a, h = _tokens(jobs), _element(jobs), jobs.hidden_size
     s, tp = _sequence(jobs), jobs.tensor_model_parallel_size
-    each = np.where(_of_torch(jobs), a + 2 * FP32, a) * (1 + jobs.mtp_num_layers)
+    of_torch = np.where(_named(jobs, "compiled_loss"), 2 * a, np.where(tp > 1, 4, 3) * FP32)
+    each = np.where(_of_torch(jobs), of_torch, a) * (1 + jobs.mtp_num_layers)
     logits = tokens * each * jobs.vocabulary / tp
-    whole: Numbers = at.last * (logits + tokens * a * h * (1 + (s > 1) / s) + fused * jobs.vocabulary * h / tp)
-    return whole
+    whole = logits + tokens * a * h * (1 + (s > 1) / s) + fused * jobs.vocabulary * h / tp
+    returns = (jobs.pipeline_model_parallel_size > 1) & _named(jobs, "returned_logits")
+    all_of_step = returns * jobs.num_micro_batches * tokens * a * jobs.vocabulary / tp
+    most: Numbers = at.last * np.maximum(whole + all_of_step, 2 * all_of_step)
+    return most
 
 
 def _through(a: Numbers, h: Numbers, own: Numbers, fc1: Numbers) -> Numbers:
@@ -303,19 +333,23 @@ def _through(a: Numbers, h: Numbers, own: Numbers, fc1: Numbers) -> Numbers:
 
 def _gathered(jobs: Jobs, at: _At) -> Numbers:
     """Return Megatron's buffer of gathered activations before the output matrix (core/parallel_state.py,
-    get_global_memory_buffer), or what FSDP holds uncut: two layers or the vocabulary, and a gradient of them; torch's
-    FSDP2 in a pipeline all of the stage between two steps, with fp32 gradients (torchtitan, reshard_after_forward;
-    FSDP2, unsharded_accumulated_grad)."""
+    get_global_memory_buffer), or what FSDP holds uncut: two layers or the vocabulary, and a gradient of them. torch's
+    FSDP2 holds the vocabulary and the last layer, and its streams of communication keep for themselves what they once
+    had of the largest group, its parameters and its gradients in fp32 (torch/distributed/fsdp/_fully_shard/
+    _fsdp_collectives.py; the allocator hands no block of one stream to another); in a pipeline all of the stage between
+    two steps, with fp32 gradients (torchtitan, reshard_after_forward; FSDP2, unsharded_accumulated_grad)."""
     buffer = at.last * (_sequence(jobs) > 1) * _tokens(jobs) * _element(jobs) * jobs.hidden_size
     one, own = matrices(jobs), parameters(jobs, at.stage, at.layers)
     kept = jobs.num_experts / jobs.expert_model_parallel_size
     layer = one.attention + np.maximum(one.mlp, one.shared + kept * one.expert)
     whole = (2 * layer + own.vocabulary + np.maximum(layer, own.vocabulary)) * _element(jobs)
-    whole = np.where(
-        _of_torch(jobs) & (jobs.pipeline_model_parallel_size > 1),
+    largest = np.maximum(layer, own.vocabulary) * (_element(jobs) + FP32)
+    of_torch = np.where(
+        jobs.pipeline_model_parallel_size > 1,
         (own.dense + own.experts) * (_element(jobs) + FP32),
-        whole,
+        (layer + own.vocabulary) * _element(jobs) + largest,
     )
+    whole = np.where(_of_torch(jobs), of_torch, whole)
     total: Numbers = np.where(jobs.fsdp > 0, whole, 0) + buffer
     return total
 
@@ -354,9 +388,12 @@ def _plain(jobs: Jobs) -> Any:
 
 def _of_torch(jobs: Jobs) -> Any:
     """Return whether a job's modules, FSDP and loss are torch's own, not TransformerEngine's and Megatron's."""
-    return (jobs.fsdp > 0) & reduce(
-        np.logical_or, [np.char.startswith(jobs.stack, name) for name in spellings()["torch_modules"]]
-    )
+    return (jobs.fsdp > 0) & _named(jobs, "torch_modules")
+
+
+def _named(jobs: Jobs, kind: str) -> Any:
+    """Return whether the name of a job's stack begins as one of a kind (spellings.yaml)."""
+    return reduce(np.logical_or, [np.char.startswith(jobs.stack, name) for name in spellings()[kind]])
 
 
 def _by_precision(jobs: Jobs, table: dict[str, float], otherwise: float) -> Numbers:

@@ -126,16 +126,20 @@ def _architecture(name: str) -> str | None:
 
 def error_of(known: Parameters, distance: str, classes: Sequence[str]) -> tuple[str, Error]:
     """Return the class whose errors at a distance a job's are expected to be like, the first that errors are known of,
-    and these errors; no narrower than of what is nearer."""
-    name, error = "", Error(0, 0.0, 0.0)
-    for nearer, *_ in DISTANCES:
-        at = known.errors.get(nearer, {})
-        if found := next((each for each in classes if each in at), ""):
+    and these errors; no narrower than of what is nearer. Where nothing of its kind is known there, what is known of it
+    farther off says more than all kinds do: mixtures of experts err twice as much as others."""
+    name, error, reached = "", Error(0, 0.0, 0.0), False
+    for each, *_ in DISTANCES:
+        at, wanted = known.errors.get(each, {}), classes[:-1] if reached else classes
+        if found := next((one for one in wanted if one in at), ""):
             own = at[found]
             name = found
             error = Error(own.n, max(own.half_80, error.half_80), max(own.half_95, error.half_95))
-        if nearer == distance and name:
+        reached = reached or each == distance
+        if reached and found and found != classes[-1]:
             return name, error
+    if name:
+        return name, error
     raise ConfigError(Problem("parameters", f"they do not say how wrong they are at the distance {distance}"))
 
 

@@ -33,7 +33,7 @@ from estimate.cells import (
 from estimate.jobs import PEAK_OF, RECOMPUTED, Jobs, adam_bytes, columns_of_hardware, columns_of_shape
 from estimate.row_request import RowTraining, row_request, sizes_of
 from estimate.row_shape import ours_named, row_shape
-from estimate.switches import UNKNOWN, columns_of_recipe, followed, recomputed_by
+from estimate.switches import UNKNOWN, columns_of_recipe, followed, recomputed_by, released
 from metrics.shape import Shape
 
 Column = float | str
@@ -162,7 +162,8 @@ class _Reader:
         job = columns_of_shape(shape) | self.machine(device, layout["gpus"]) | _named(layout) | work
         job |= {**UNKNOWN, "padded_experts": 0.0, "stack": stack(self.text("framework"), self.text("date"))}
         recipe = followed(ours_named(self.text("model")), job)
-        job |= self.how(shape, layout, recipe) | noted(self.text("notes"))
+        job |= {**self.how(shape, layout, recipe), **released(str(job["stack"]), self.text("model"), self.cells)}
+        job |= noted(self.text("notes"))
         return Row(number, self.cells, (), job, shape, frozenset(self.missing), tuple(self.notes))
 
     def text(self, name: str) -> str:
@@ -273,6 +274,11 @@ class _Reader:
         self.notes += [f"graphs, dispatcher and gradients by the recipe {recipe.name}"] if recipe else []
         without = any(self.text("framework").startswith(name) for name in spellings()["without_sequence_parallel"])
         offloaded = self.read("offload_layers", count) or 0
+        if (
+            offloaded and layout["pp"] > 1
+        ):  # Megatron-Core refuses it: transformer/transformer_config.py, cpu_offloading
+            self.notes.append("no activations are offloaded in a pipeline: offload_layers ignored")
+            offloaded = 0
         modules = {f"again_{name}": float(name in again.modules) for name in RECOMPUTED}
         return {
             **switches,

@@ -7,7 +7,7 @@ attention) and Lepikhin 2020 (arXiv:2006.16668: experts); what is fitted, and to
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cache
 from itertools import pairwise
 from operator import attrgetter
@@ -132,10 +132,12 @@ def software_of(framework: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Cases:
-    """The distinct cases of jobs, and the case of each; index is None where all have one."""
+    """The distinct cases of jobs, and the case of each; index is None where all have one. places: by a key of cases,
+    what is distinct of it and which of them each job has, since a fit asks a thousand times."""
 
     distinct: tuple[Case, ...]
     index: NDArray[np.intp] | None
+    places: dict[Callable[[Case], Any], tuple[list[Any], NDArray[np.intp]]] = field(default_factory=dict, compare=False)
 
     def spread(self, values: list[float]) -> Numbers:
         """Return a value of each case as one of each job."""
@@ -151,9 +153,14 @@ class Cases:
 
     def by(self, key: Callable[[Case], Any], value: Callable[..., float]) -> Numbers:
         """Return a value of each job that depends on `key` of its case alone, worked out once for each."""
-        keys = [key(case) for case in self.distinct]
-        known = {one: value(one) for one in dict.fromkeys(keys)}
-        return self.spread([known[one] for one in keys])
+        if key not in self.places:
+            keys = [key(case) for case in self.distinct]
+            where = {one: place for place, one in enumerate(dict.fromkeys(keys))}
+            own = np.array([where[one] for one in keys], dtype=np.intp)
+            self.places[key] = [*where], own if self.index is None else own[self.index]
+        distinct, place = self.places[key]
+        values = np.array([value(one) for one in distinct], dtype=float)
+        return values[0] if self.index is None else values[place]
 
 
 def cases_of(jobs: Jobs) -> Cases:
@@ -218,6 +225,12 @@ def nominal_power_w(name: str) -> float:
 
 
 _HARDWARE, _MACHINE, _SOFTWARE = attrgetter("hardware"), attrgetter("hardware", "precision"), attrgetter("software")
+_PRECISION, _TRAINED = attrgetter("precision"), attrgetter("trained")
+
+
+def _in_bf16(case: Case) -> tuple[str, str]:
+    """Return the machine of a case's output layer."""
+    return case.hardware, "bf16"
 
 
 class _Rates(NamedTuple):
@@ -237,8 +250,7 @@ class _Rates(NamedTuple):
 def _rates(j: Jobs, p: Parameters, cases: Cases) -> _Rates:
     """Return what the data sheet has, times the efficiency of the GPU, its maker and the precision."""
 
-    def matrix(precision: str | None) -> Numbers:
-        used = _MACHINE if precision is None else (lambda case: (case.hardware, precision))
+    def matrix(used: Callable[[Case], tuple[str, str]]) -> Numbers:
         return cases.by(used, lambda key: matrix_efficiency(p, *key))
 
     attention = cases.by(_HARDWARE, lambda name: per_gpu(p, "attention_efficiency", name))
@@ -250,8 +262,8 @@ def _rates(j: Jobs, p: Parameters, cases: Cases) -> _Rates:
     share = np.where(nominal > 0, j.tdp_w / nominal, 1.0)
     power = np.where(np.abs(share - 1) > 1e-9, np.minimum(share, 1.0) ** p.of("power"), 1.0)
     return _Rates(
-        matrix=j.peak_flops * matrix(None) * power,
-        matrix_bf16=j.peak_bf16_flops * matrix("bf16") * power,
+        matrix=j.peak_flops * matrix(_MACHINE) * power,
+        matrix_bf16=j.peak_bf16_flops * matrix(_in_bf16) * power,
         attention=j.peak_bf16_flops * attention * power,
         memory=j.memory_bandwidth * p.of("memory_efficiency"),
         nic=j.nic_bandwidth * p.of("nic_efficiency"),
@@ -330,18 +342,22 @@ class _Maker:
         self.tokens = jobs.micro_batch_size * jobs.seq_length / self.cp
         self.own_tokens = self.tokens / np.where(jobs.sequence_parallel > 0, self.tp, 1.0)
         self.domain = np.maximum(np.nan_to_num(jobs.gpus_per_domain, nan=1.0), 1.0)
-        self.quantised = cases.spread(
-            [float(case.precision not in ("bf16", "fp16", "fp32")) for case in cases.distinct]
-        )
-        self.scaled_in_blocks = cases.spread([float(case.precision in IN_BLOCKS) for case in cases.distinct])
-        self.pretrained = cases.spread([float(case.trained != "lora") for case in cases.distinct])
-        self.host = cases.spread([float(case.hardware == "cpu") for case in cases.distinct])
+        self.quantised = cases.by(_PRECISION, lambda name: float(name not in ("bf16", "fp16", "fp32")))
+        self.scaled_in_blocks = cases.by(_PRECISION, lambda name: float(name in IN_BLOCKS))
+        self.pretrained = cases.by(_TRAINED, lambda name: float(name != "lora"))
+        self.host = cases.by(_HARDWARE, lambda name: float(name == "cpu"))
         self.norm = np.where(self.host, _NORM_OF_HOST, _NORM)
-        exposed = parameters.of("exposed_tensor")
-        self.exposed_tensor = cases.by(
-            _SOFTWARE, lambda name: min(1.0, exposed * parameters.of("exposed_tensor_software", name))
-        )
+        self.exposed_tensor = self._exposed(cases, "exposed_tensor")
+        overlap = jobs.overlapped_experts
+        self.overlap = np.where(np.isnan(overlap), parameters.of("overlap_unknown"), overlap) * (self.ep > 1)
+        self.starts = self.rates.launch * (1 + self.overlap * (parameters.of("launch_overlapped") - 1))
+        self.exposed_fsdp = self._exposed(cases, "exposed_fsdp")
         self.sizes = (parameters.of("gemm_tokens"), parameters.of("gemm_width"), parameters.of("gemm_width"))
+
+    def _exposed(self, cases: Cases, kind: str) -> Numbers:
+        """Return the share of communication that nothing hides, times the factor of the software."""
+        shared = self.p.of(kind)
+        return cases.by(_SOFTWARE, lambda name: min(1.0, shared * self.p.of(f"{kind}_software", name)))
 
     def product(self, m: Numbers, n: Numbers, k: Numbers, rate: Numbers, peak: Numbers) -> Numbers:
         """Return the seconds of an m × k by k × n product: slower the fewer tiles it has for the GPU's rate."""
@@ -468,14 +484,14 @@ class _Maker:
         """Return the seconds in which the host starts a layer's kernels, fewer from a graph; of the share of layers in
         graphs that nobody states the fitted one."""
         graphs = np.where(np.isnan(self.j.cuda_graphs), self.p.of("graphs_unknown"), self.j.cuda_graphs)
-        return self.p.of(name) * self.rates.launch * (1 - graphs * (1 - self.p.of("graphs_left")))
+        return self.p.of(name) * self.starts * (1 - graphs * (1 - self.p.of("graphs_left")))
 
     def launch_of_experts(self, own: Numbers) -> Numbers:
         """Return the seconds in which the host starts the products of a rank's own experts, one after the other;
         where blocks are scaled, each operand's scales are laid out first. No graph has them, for their sizes differ;
         experts that are padded to one size are one product."""
         each = self.p.of("launch_expert") + self.p.of("launch_expert_scales") * self.scaled_in_blocks
-        seconds: Numbers = self.rates.launch * own * each * (1 - self.j.padded_experts)
+        seconds: Numbers = self.starts * own * each * (1 - self.j.padded_experts)
         return seconds
 
     def tensor_parallel(self, collectives: float) -> Numbers:
@@ -503,7 +519,6 @@ class _Maker:
         each domain that has one of them."""
         j, p, ep = self.j, self.p, self.ep
         flex = np.where(np.isnan(j.flex_dispatcher), p.of("flex_unknown"), j.flex_dispatcher)
-        overlap = np.where(np.isnan(j.overlapped_experts), p.of("overlap_unknown"), j.overlapped_experts)
         span = ep * np.maximum(j.expert_tensor_parallel_size, 1)
         inside = np.minimum(1.0, self.domain / span)
         domains = np.maximum(span / self.domain, 1.0)
@@ -513,7 +528,7 @@ class _Maker:
         sent = flex * np.minimum(copies, j.moe_router_topk) + (1 - flex) * j.moe_router_topk
         moved = BF16 * j.hidden_size * self.tokens / self.tp * sent * (ep - 1) / ep
         seconds = moved * (inside / self.link(ep) + np.where(inside < 1, (1 - inside) / self.rates.nic, 0.0))
-        exposed = p.of("exposed_experts") * (1 - overlap * (1 - p.of("exposed_overlapped")))
+        exposed = p.of("exposed_experts") * (1 - self.overlap * (1 - p.of("exposed_overlapped")))
         return np.where(ep > 1, 2 * exposed * (seconds + p.of("collective_latency") * 2), 0.0)
 
     def head(self) -> tuple[Numbers, Numbers]:
@@ -570,6 +585,9 @@ def _again(j: Jobs, layer: _Layer) -> Numbers:
     part = part + j.again_moe * (layer.experts + layer.expert_parallel + layer.activation)
     part = part + j.again_layernorm * layer.norm / 2 + j.again_moe_act * layer.activation / 2
     part = part + j.again_mla_up_proj * layer.up
+    # keys, the projection and one product of a gated MLP, all that memory bounds, and what gathers their inputs
+    by_operator = layer.attention_gemm / 2 + layer.mlp / 3 + layer.experts / 2 + layer.memory_bound
+    part = part + j.again_by_operator * (by_operator + layer.tensor_parallel / 2 + layer.expert_parallel)
     again: Numbers = j.recompute_layers * full + (1 - j.recompute_layers) * np.minimum(part, full)
     return again
 
@@ -668,7 +686,8 @@ def _pipeline_sends(m: _Maker) -> Numbers:
 
 def _data_parallel(m: _Maker, micro: Numbers, work: Numbers) -> Numbers:
     """Return the exposed seconds of gradients and parameters between replicas: once a step behind the last backward
-    pass; with FSDP three times a micro-batch behind all of it (Rajbhandari, 7)."""
+    pass; with FSDP three times a micro-batch behind all of it (Rajbhandari, 7), once a step in a pipeline, whose stages
+    stay whole (torchtitan, reshard_after_forward)."""
     j, p = m.j, m.p
     dense, experts = m.parameters_of_rank()
     ranks = j.data_parallel_size * m.cp
@@ -680,8 +699,9 @@ def _data_parallel(m: _Maker, micro: Numbers, work: Numbers) -> Numbers:
     once = one * (j.gradient_bytes + BF16)
     behind = micro * (2 / 3)
     plain = p.of("exposed_data") * once + np.maximum(once - behind, 0.0)
-    sharded = one * 3 * BF16 * j.num_micro_batches
-    cut = p.of("exposed_fsdp") * sharded + np.maximum(sharded - work, 0.0)
+    times = np.where(j.pipeline_model_parallel_size > 1, 1.0, j.num_micro_batches)
+    sharded = one * (2 * BF16 + j.gradient_bytes) * times
+    cut = m.exposed_fsdp * sharded + np.maximum(sharded - work, 0.0)
     starts: Numbers = m.host * (j.world_size > 1) * _OF_STEP * p.of("collective_latency")
     return np.where(j.fsdp > 0, cut, plain) + starts
 

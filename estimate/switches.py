@@ -3,15 +3,18 @@ runs has no columns for these, and a step of experts depends on them."""
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterable, Mapping
 from functools import cache
 from math import nan
+from pathlib import Path
 from typing import Any
 
 from conf.recipes import GLOBAL_BATCH, MICRO_BATCH, RECIPES, Recipe, recipes
-from estimate.cells import BY_OPERATOR, Again
+from estimate.cells import BY_OPERATOR, Again, plain
 from estimate.jobs import RECOMPUTED
 
+RELEASED = Path(__file__).parents[1] / "conf" / "tables" / "bridge_switches.csv"
 UNKNOWN: Mapping[str, float] = {"cuda_graphs": nan, "flex_dispatcher": nan, "overlapped_experts": nan}
 _GRAPHS = {"attn": 1 / 3, "mlp": 2 / 3, "moe_router": 1 / 6, "moe_preprocess": 1 / 6, "moe": 1 / 3}
 """Share of a layer's kernels in a graph of this scope (Megatron-Core's cuda_graph_scope): a third each for attention,
@@ -87,6 +90,28 @@ def kept_in_less(recipe: Recipe) -> dict[str, float]:
     kept = [recipe.stated(f"{name}_dtype") for name in ("main_params", "exp_avg", "exp_avg_sq")]
     names = [kind["dtype"] if isinstance(kind, Mapping) else kind or "float32" for kind in kept]
     return known | {"optimizer_bytes": float(sum(_BYTES[str(name)] for name in names))}
+
+
+def released(stack: str, model: str, texts: Mapping[str, str]) -> Mapping[str, float]:
+    """Return graphs, dispatcher and overlap as the recipe of a release had them that ran a published layout
+    (conf/tables/bridge_switches.csv): a later one of the same layout may dispatch otherwise. texts: the cells of the
+    row by their columns. Empty where the release has no such recipe of experts."""
+    key = (stack, plain(model), *(plain(texts.get(name, "")) or "1" for name in _PLACES))
+    return _released().get(key, {})
+
+
+_PLACES = ("gpu", "precision", "tp", "pp", "vp", "ep", "mbs")
+
+
+@cache
+def _released() -> Mapping[tuple[str, ...], Mapping[str, float]]:
+    with RELEASED.open(newline="", encoding="utf-8") as file:
+        return {
+            (f"megatron_bridge-{row['release']}", plain(row["model"]), *(plain(row[name]) for name in _PLACES)): {
+                name: float(row[name]) for name in UNKNOWN
+            }
+            for row in csv.DictReader(file)
+        }
 
 
 def layers_by_number(recipe: Recipe | None) -> int:

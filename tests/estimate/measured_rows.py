@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Mapping
 from pathlib import Path
 
 from estimate.measured import SHIPPED, usable
@@ -25,6 +26,37 @@ LATER = "mlperf-v5.1"
 LEFT_OUT = ("vtrain-single",)  # shapes that no model has, on a node that nobody describes
 
 
+_LATER = {"date": "26.02.01", "gpu": "GB300", "model": "llama3-70b"}
+CORRECTIONS: tuple[tuple[Mapping[str, str], Mapping[str, str]], ...] = (
+    (
+        {"gpus": "256", "model": "llama3.1-405b", "precision": "nvfp4", "recompute": "full:1layers"},
+        {"recompute": "none"},
+    ),
+    (
+        {"date": "26.02.01", "gpu": "H100", "model": "qwen3-30b-a3b"},
+        {"pp": "1", "vp": "1", "ep": "16", "dp": "16"},
+    ),
+    (_LATER | {"precision": "nvfp4"}, {"mbs": "1", "pp": "4", "vp": "5", "dp": "16"}),
+    (_LATER | {"precision": "mxfp8"}, {"mbs": "1", "vp": "5"}),
+)
+"""Rows of Megatron-Bridge that their own recipes contradict (NVIDIA-NeMo/Megatron-Bridge scripts/performance/configs):
+what is theirs, and what the recipe has. The recomputation was collected from the recipe for half as many GPUs; that of
+256 sets recompute_num_layers=None (LLAMA31_405B_PRETRAIN_CONFIG_GB200_NVFP4_V2; a layer of each part was proposed and
+not merged in pull request 3590 of 30 April 2026). The table of 26.02.01 repeats the layout of 26.02, which v0.3.1 has
+left (pull request 2477 of 23 February 2026); 26.04 is as fast with the layout that v0.3.1 has, too. Of 70B on GB300 it
+prints layouts of no recipe, of which one takes 2.8 times the memory that there is; 26.02, v0.3.1 and 26.04 have PP 4.
+"""
+
+
+def corrected(cells: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the cells of a row, without what its own source contradicts."""
+    if cells.get("source_group") == "mbridge":
+        for theirs, ours in CORRECTIONS:
+            if all(cells.get(name) == text for name, text in theirs.items()):
+                return {**cells, **ours}
+    return cells
+
+
 def built() -> str:
     """Return the text of the file. Of the notes only what the reader of rows uses is kept."""
     file = io.StringIO()
@@ -34,7 +66,7 @@ def built() -> str:
         if usable(row) and row.cells["source_group"] not in LEFT_OUT:
             notes = row.cells["notes"]
             used = noted(notes) or any(word in notes.lower() for word in ("mtp", "dense_layers"))
-            writer.writerow({**row.cells, "notes": notes if used else ""})
+            writer.writerow({**corrected(row.cells), "notes": notes if used else ""})
     with SHIPPED.open(newline="", encoding="utf-8") as shipped:
         writer.writerows(row for row in csv.DictReader(shipped) if row["source_group"] == LATER)
     return file.getvalue()

@@ -14,7 +14,7 @@ import pytest
 from conf.errors import ConfigError
 from estimate import held_out as splits
 from estimate.calibrate import calibrate
-from estimate.fit import fit, priors, scatter, sensitivity
+from estimate.fit import at, fit, priors, problem_of, scatter, sensitivity, solved, weights
 from estimate.fitted import Parameters, read, shipped, write
 from estimate.held_out import Runs, configurations, folds, held_out
 from estimate.jobs import Numbers
@@ -106,8 +106,8 @@ def test_one_run_is_not_taken_for_all_that_its_stack_is() -> None:
     """A part of it is its own: what the formulas leave out of that configuration."""
     own = job(stack="nemo-25.04.02")
     expected = predict(own).step_time_s
-    learned = calibrate(shipped(), own, expected * 1.10)
-    share = np.log(predict(own, learned.parameters).step_time_s / expected) / np.log(1.10)
+    learned = calibrate(shipped(), own, expected * 1.07)
+    share = np.log(predict(own, learned.parameters).step_time_s / expected) / np.log(1.07)
     assert 0.8 < share < 0.92
 
 
@@ -151,13 +151,55 @@ def test_intervals_of_simulated_errors_hold_as_many_as_they_say() -> None:
     wider = np.zeros((16000, len(WIDER)), dtype=bool)
     wider[12000:, 0] = True
     scales = np.repeat([0.1, 0.25, 0.5, 0.8], 4000)
-    held = splits.HeldOut(random.normal(0, scales), np.arange(16000), (("kind", "all"),) * 16000, distance, wider)
+    rows, classes = np.arange(16000), (("kind", "all"),) * 16000
+    held = splits.HeldOut(random.normal(0, scales), rows, classes, distance, wider, rows)
     known = splits.with_errors(msgspec.structs.replace(shipped(), errors={}, wider={}), held)
-    fresh = splits.HeldOut(random.normal(0, scales), held.row, held.classes, distance, wider)
+    fresh = splits.HeldOut(random.normal(0, scales), held.row, held.classes, distance, wider, rows)
     inside = np.abs(fresh.error) <= splits.widths(fresh, known)
     for level, share in enumerate(splits.LEVELS):
         for start in range(0, 16000, 4000):
             assert np.mean(inside[level, start : start + 4000]) == pytest.approx(share, abs=0.03)
+
+
+def test_a_fit_ends_where_no_step_of_one_parameter_lessens_its_loss() -> None:
+    """Of the loss that is stated: soft L1 of the logarithms, and the priors."""
+    runs, known = some(60), priors(shipped())
+    problem, weight = problem_of(runs.jobs, known), weights(runs.alike) / scatter(runs.jobs)
+    target = np.log(runs.step_time_s)
+    found, _ = solved(runs.jobs, target, weight, known, problem)
+    count = len(problem.names)
+
+    def loss(x: Numbers) -> float:
+        physics = np.log(step_time(runs.jobs, at(known, problem, x[:count])).total)
+        error = weight * (physics + problem.design @ x[count:] - target)
+        return float(np.sum(np.sqrt(1 + error * error) - 1) + x @ x / 2)
+
+    most = np.log(problem.most / problem.prior) / problem.sd
+    for index in range(0, found.size, 5):
+        for change in (-0.2, 0.2):
+            moved = found.copy()
+            moved[index] += change
+            within = index >= count or moved[index] <= most[index]
+            assert not within or loss(moved) > loss(found), index
+
+
+def test_errors_that_come_together_count_as_fewer() -> None:
+    random, groups = np.random.default_rng(4), np.arange(400) // 40
+    alone = random.normal(0, 1, 400)
+    together = alone + random.normal(0, 2, 10)[groups]
+    assert splits.independent(alone, groups) > 200
+    assert 8 < splits.independent(together, groups) < 30
+    assert splits.quantile(np.abs(together), 0.8, 12.0) > splits.quantile(np.abs(together), 0.8)
+
+
+def test_of_a_kind_that_nobody_measured_so_far_off_the_next_distance_says_more_than_other_kinds() -> None:
+    errors = {name: dict(each) for name, each in shipped().errors.items()}
+    farther = errors["software"]["moe"]
+    for name in ("model", "release", "precision", "machine", "work"):
+        errors[name].pop("moe", None)
+    known = msgspec.structs.replace(shipped(), errors=errors)
+    name, error = error_of(known, "work", ("moe", "all"))
+    assert name == "moe" and error.half_80 == farther.half_80 > errors["work"]["all"].half_80
 
 
 def test_what_is_farther_never_has_a_narrower_interval() -> None:

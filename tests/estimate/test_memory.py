@@ -114,13 +114,37 @@ def test_what_torch_allocated_on_eight_b200_is_predicted(
     assert allocated == pytest.approx(np.array(measured_gib) * 2**30, rel=0.012)
 
 
-@pytest.mark.parametrize("stack", ["torchtitan-2025-06", "llm_foundry-2023"])
+@pytest.mark.parametrize("stack", ["torchtitan-2024-12", "llm_foundry-2023"])
 def test_stacks_of_torchs_own_modules_keep_fp32_parameters_in_shards(stack: str) -> None:
     """By their names as tables of runs are read (estimate.cells.stack)."""
     sharded = {DP: 8, "fsdp": 1, "gradient_bytes": 4}
     ours, theirs = (memory(jobs("llama31_8b", stack=name, **sharded)) for name in ("megatron_lm-2022", stack))
     assert theirs.weights[0, 0] == 2 * ours.weights[0, 0]
     assert theirs.loss.max() > 4 * ours.loss.max()
+
+
+BY_OPERATOR = {"again_by_operator": 1, "micro_batch_size": 2, "seq_length": 8192}
+WHOLE = {"recompute_layers": 1, "seq_length": 32768}
+
+
+@pytest.mark.parametrize(
+    ("stack", "different", "reserved_gib", "within"),
+    [
+        ("torchtitan-2024-12", BY_OPERATOR | {DP: 8}, 77.0, 0.03),
+        ("torchtitan-2024-12", BY_OPERATOR | {DP: 128}, 62.0, 0.03),
+        ("torchtitan-2024-12", WHOLE | {DP: 8}, 83.9, 0.04),
+        ("torchtitan-2024-12", WHOLE | {"seq_length": 65536, DP: 4, CP: 2}, 84.2, 0.04),
+        ("torchtitan-2025-06", BY_OPERATOR | {DP: 32}, 47.96, 0.04),
+        ("torchtitan-2025-06", BY_OPERATOR | {DP: 64}, 46.97, 0.04),
+    ],
+)
+def test_what_torchtitans_allocator_reserved_is_predicted(
+    stack: str, different: dict[str, float], reserved_gib: float, within: float
+) -> None:
+    """Of Llama 3.1 8B under FSDP2 and torch.compile, on H100 and, in 2025, on H200: pytorch/torchtitan@31a17bf
+    benchmarks/llama3_h100_202412_torchtitan.md, benchmarks/llama3-8b_h200_202506_trainy-whitefiber.md."""
+    found = memory(jobs("llama31_8b", stack=stack, fsdp=1, gradient_bytes=4, **different))
+    assert found.reserved.max() == pytest.approx(reserved_gib * 2**30, rel=within)
 
 
 def test_units_are_bytes() -> None:

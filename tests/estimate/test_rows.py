@@ -210,6 +210,31 @@ def test_a_row_of_bridge_has_what_its_recipe_says() -> None:
     assert any(note.startswith("graphs, dispatcher and gradients by the recipe qwen3") for note in row.notes)
 
 
+def test_nothing_is_offloaded_in_a_pipeline() -> None:
+    """Megatron-Core refuses both together, so the cell of such a row is of another run."""
+    in_pipeline = read_row(LLAMA | {"offload_layers": "20"})
+    assert in_pipeline.job is not None
+    assert in_pipeline.job["offloaded_layers"] == 0
+    assert any("offload_layers ignored" in note for note in in_pipeline.notes)
+    alone = read_row(LLAMA | {"offload_layers": "20", "pp": "1", "vp": "1", "dp": "8"})
+    assert alone.job is not None and alone.job["offloaded_layers"] == 20
+
+
+@pytest.mark.parametrize(("release", "overlapped", "flex"), [("26.02", 1, 0), ("26.04", 0, 1)])
+def test_a_release_runs_experts_as_its_own_recipe_has_it(release: str, overlapped: int, flex: int) -> None:
+    """Qwen3 235B on B300 in 26.02, which overlapped the exchange of experts; GPT-OSS on B200 in 26.04 by HybridEP."""
+    cells = {"gpu": "B300", "gpus": "256", "model": "qwen3-235b-a22b", "vocab": "", "pp": "8", "vp": "4", "dp": "32"}
+    if release == "26.04":
+        cells = {"gpu": "B200", "gpus": "64", "model": "gpt-oss-120b", "vocab": "", "pp": "1", "vp": "1", "dp": "64"}
+    cells |= dict.fromkeys(("params_b", "layers", "hidden", "ffn", "heads", "kv_heads", "nodes"), "")
+    cells |= {"tp": "1", "cp": "1", "ep": "8", "seq": "4096", "date": release, "framework": "Megatron-Bridge/NeMo"}
+    precision = {"mbs": "1", "gbs": "8192", "precision": "mxfp8"}
+    precision = precision if release == "26.02" else {"mbs": "4", "gbs": "1280", "precision": "bf16"}
+    row = read_row(LLAMA | cells | precision)
+    assert row.job is not None, row.refused
+    assert (row.job["overlapped_experts"], row.job["flex_dispatcher"]) == (overlapped, flex)
+
+
 def test_a_file_that_is_no_table_of_runs_is_refused() -> None:
     for text in ("", "a,b\n1,2\n", "gpu,gpus,model,seq\n", "gpu,gpu,gpus,model,seq,gbs\n", "\x00\x01"):
         with pytest.raises(InputError):

@@ -54,6 +54,35 @@ def many(count: int = 800) -> Jobs:
     return Jobs(**(joined | sizes))
 
 
+def test_every_second_product_again_is_less_than_all_and_more_than_none() -> None:
+    """TorchTitan's selective recomputation by operator: attention is not computed again."""
+    shares = ((0.0, 0.0), (1.0, 0.0), (0.0, 1.0))
+    none, some, whole = (
+        step_time(job(again_by_operator=by_operator, recompute_layers=layers), shipped())
+        for by_operator, layers in shares
+    )
+    assert none.recompute == 0
+    assert 0.2 * whole.recompute < some.recompute < 0.6 * whole.recompute
+
+
+def test_gradients_that_fsdp_reduces_in_fp32_take_longer() -> None:
+    both, half = (job(fsdp=1.0, gradient_bytes=size, stack="torchtitan-2025-06") for size in (4.0, 2.0))
+    assert step_time(both, shipped()).data_parallel > 1.2 * step_time(half, shipped()).data_parallel
+
+
+def test_stages_of_a_pipeline_are_gathered_once_a_step() -> None:
+    """TorchTitan reshards nothing between the micro-batches of a pipeline."""
+    sizes: dict[str, Any] = {"fsdp": 1.0, "pipeline_model_parallel_size": 4.0, "data_parallel_size": 32.0}
+    few, more = (job(global_batch_size=size, **sizes) for size in (512.0, 4096.0))
+    assert step_time(few, shipped()).data_parallel >= step_time(more, shipped()).data_parallel
+
+
+def test_experts_whose_exchange_overlaps_keep_the_host_busier() -> None:
+    one: dict[str, Any] = {"expert_model_parallel_size": 8.0, "cuda_graphs": 0.0}
+    plain, overlapped = (job("qwen3_30b_a3b", overlapped_experts=share, **one) for share in (0.0, 1.0))
+    assert step_time(overlapped, shipped()).launches > 1.1 * step_time(plain, shipped()).launches
+
+
 def test_parts_are_not_negative_and_add_up() -> None:
     jobs = many()
     parts = step_time(jobs, shipped())
