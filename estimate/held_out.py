@@ -20,7 +20,7 @@ from estimate.predict import DISTANCES, WIDER, classes_of, distance_of, error_of
 from estimate.step_time import Case, cases_of, step_time
 
 FOLDS, LARGE_FOLDS = 10, 4
-"""Of configurations, of which there are hundreds; of what whole stacks have in common."""
+"""Folds of configurations, of which there are hundreds, and of what whole stacks have in common."""
 LEVELS = (0.80, 0.95)
 FEWEST = 30
 """Errors of which a quantile is known: of a class at a distance, or of what widens an interval."""

@@ -162,7 +162,7 @@ def test_intervals_of_simulated_errors_hold_as_many_as_they_say() -> None:
 
 
 def test_a_fit_ends_where_no_step_of_one_parameter_lessens_its_loss() -> None:
-    """Of the loss that is stated: soft L1 of the logarithms, and the priors."""
+    """The loss is the one that is stated: soft L1 of the logarithms, and the priors."""
     runs, known = some(60), priors(shipped())
     problem, weight = problem_of(runs.jobs, known), weights(runs.alike) / scatter(runs.jobs)
     target = np.log(runs.step_time_s)

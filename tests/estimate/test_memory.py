@@ -141,7 +141,7 @@ WHOLE = {"recompute_layers": 1, "seq_length": 32768}
 def test_what_torchtitans_allocator_reserved_is_predicted(
     stack: str, different: dict[str, float], reserved_gib: float, within: float
 ) -> None:
-    """Of Llama 3.1 8B under FSDP2 and torch.compile, on H100 and, in 2025, on H200: pytorch/torchtitan@31a17bf
+    """Llama 3.1 8B under FSDP2 and torch.compile, on H100 and, in 2025, on H200: pytorch/torchtitan@31a17bf
     benchmarks/llama3_h100_202412_torchtitan.md, benchmarks/llama3-8b_h200_202506_trainy-whitefiber.md."""
     found = memory(jobs("llama31_8b", stack=stack, fsdp=1, gradient_bytes=4, **different))
     assert found.reserved.max() == pytest.approx(reserved_gib * 2**30, rel=within)
