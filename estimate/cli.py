@@ -186,7 +186,7 @@ def plan(argv: Sequence[str] | None = None) -> int:
 
     terms = _terms(arguments)
     made = training_plan.plans(_requests(arguments.others), terms, *_wanted(arguments))
-    _print(arguments, lambda: training_plan.to_json(made), lambda: training_plan.lines(made, terms))
+    _print(arguments, lambda: training_plan.to_json(made, terms), lambda: training_plan.lines(made, terms))
     return 0
 
 

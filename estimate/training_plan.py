@@ -191,9 +191,10 @@ def _samples(one: Benchmark, batch: int) -> int | None:
     return known[nearest] if nearest and 0.5 <= nearest / batch <= 2 else None
 
 
-def scaling(e: Experiment, weak: bool, parameters: Parameters | None = None) -> tuple[Point, ...]:
+def scaling(e: Experiment, weak: bool, parameters: Parameters | None = None, goodput: float = 1.0) -> tuple[Point, ...]:
     """Return the curve from the GPUs of `e` to MOST_GPUS, doubling DP, the last a part of that: weak with as many
-    sequences a GPU, strong with the batch of `e`, which ends where a rank has no micro-batch left. The layout stays."""
+    sequences a GPU, strong with the batch of `e`, which ends where a rank has no micro-batch left. The layout stays.
+    goodput: below 1 the user's own, at any number of GPUs."""
     layout, batch = e.layout, e.training.global_batch_size
     columns = columns_of(e)
     most = max(MOST_GPUS // layout.world_size, 1)
@@ -208,14 +209,17 @@ def scaling(e: Experiment, weak: bool, parameters: Parameters | None = None) -> 
     jobs = Jobs(**{name: np.asarray(value) for name, value in columns.items()} | grown)
     seconds, bytes_ = predict(jobs, parameters).step_time_s, state_bytes(e)
     return tuple(
-        _point(e, n, float(size), float(s), bytes_) for n, size, s in zip(times, batches, seconds, strict=True)
+        _point(e, n, (float(size), float(s)), bytes_, goodput)
+        for n, size, s in zip(times, batches, seconds, strict=True)
     )
 
 
-def _point(e: Experiment, times: int, batch: float, seconds: float, bytes_: float) -> Point:
+def _point(e: Experiment, times: int, work: tuple[float, float], bytes_: float, own: float) -> Point:
+    """Return the point of `times` as many GPUs. work: sequences of a step, and its seconds."""
+    batch, seconds = work
     gpus = e.layout.world_size * times
     speed = batch * e.training.seq_length / seconds / gpus
-    return Point(gpus, speed, checkpoints(bytes_, gpus).goodput, int(batch))
+    return Point(gpus, speed, own if own < 1 else checkpoints(bytes_, gpus).goodput, int(batch))
 
 
 _FIGURES = ("gpu_hours", "days", "total", "energy_mwh", "carbon_t", "carbon_embodied_t", "carbon_total_t")
@@ -237,7 +241,7 @@ def lines(made: Sequence[Plan], terms: Terms) -> Iterator[str]:
         yield f"  {'time to a target loss':<{_COLUMN}}{target}"
         yield ""
     for weak in (True, False):
-        points = scaling(made[0].estimate.experiment, weak, made[0].estimate.parameters)
+        points = scaling(made[0].estimate.experiment, weak, made[0].estimate.parameters, terms.goodput)
         batch = "the batch grows with the GPUs" if weak else f"{points[0].global_batch_size:,} sequences a step"
         yield f"{'weak' if weak else 'strong'} scaling of the first, {batch}"
         yield f"  {'GPUs':>8} {'tokens/s/GPU':>13} {'goodput':>8} {'tokens/s that progress':>23} {'efficiency':>11}"
@@ -275,7 +279,7 @@ def _figure(quantity: Quantity) -> str:
     return f"{f'{quantity}{ends}':<43} {quantity.note}".rstrip()
 
 
-def to_json(made: Sequence[Plan]) -> dict[str, Any]:
+def to_json(made: Sequence[Plan], terms: Terms) -> dict[str, Any]:
     """Return plans and the scaling of the first as plain data."""
     first = made[0].estimate
     plans_ = [
@@ -290,7 +294,7 @@ def to_json(made: Sequence[Plan]) -> dict[str, Any]:
         for plan in made
     ]
     curves = {
-        name: [point._asdict() for point in scaling(first.experiment, name == "weak", first.parameters)]
+        name: [point._asdict() for point in scaling(first.experiment, name == "weak", first.parameters, terms.goodput)]
         for name in ("weak", "strong")
     }
     return {"plans": plans_, "scaling": curves, "assumptions": msgspec.to_builtins(assumptions())}

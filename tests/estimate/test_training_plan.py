@@ -97,13 +97,20 @@ def test_plans_of_several_candidates_and_their_text() -> None:
     text = "\n".join(lines(made, TERMS))
     assert "a failure every" in text
     assert "weak scaling" in text
-    assert len(to_json(made)["scaling"]["weak"]) > 10
+    assert len(to_json(made, TERMS)["scaling"]["weak"]) > 10
 
 
 def test_the_curves_go_on_from_the_plan_with_calibrated_parameters() -> None:
     e = load_experiment("model=llama31_8b", "platform=nvidia", "hardware=h100", "gpus_per_node=8")
     plan = plan_of(estimate(e, machine(0.7)), TERMS)
-    for curve in to_json([plan])["scaling"].values():
+    for curve in to_json([plan], TERMS)["scaling"].values():
         assert curve[0]["tokens_per_s_per_gpu"] == pytest.approx(
             value_of(plan.estimate.figures["tokens_per_s_per_gpu"])
         )
+
+
+def test_a_goodput_of_the_user_counts_in_the_curves_too() -> None:
+    own = replace(TERMS, goodput=0.5)
+    plan = plan_of(small().estimate, own)
+    assert {point["goodput"] for curve in to_json([plan], own)["scaling"].values() for point in curve} == {0.5}
+    assert "0.5" not in {f"{point.goodput:g}" for point in scaling(small().estimate.experiment, weak=True)}
