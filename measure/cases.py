@@ -24,9 +24,9 @@ DTYPES = {
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 STEPS_OF_JITTER = 100
 _LEAST_S = 2e-3  # a timing of many calls
-_LEAST_OF_MORE_S = (
-    25e-3  # of more ranks than cores: several turns of the scheduler, else a rank times its own turn alone
-)
+_LEAST_OF_MORE_S = 25e-3
+"""Of ranks that share cores, with one another or, as a probe has to see, with other programs: several turns of the
+scheduler, else a rank times its own turn alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +63,8 @@ class Scope:
 
     def least_s(self, ranks: int) -> float:
         """Return how long a timing of so many ranks at once takes at least."""
-        crowded = min(ranks, self.node_ranks) > self.cores
-        return _LEAST_OF_MORE_S if crowded and not self.accelerator else _LEAST_S
+        shared = self.probe or min(ranks, self.node_ranks) > self.cores
+        return _LEAST_OF_MORE_S if shared and not self.accelerator else _LEAST_S
 
     @property
     def node_ranks(self) -> int:

@@ -17,6 +17,8 @@ BAD_LINK = 0.7
 """A pair whose rate is below so much of the median of pairs is named."""
 DRIFT = 0.1
 """Between the first and the last third of the rounds: throttling, or others on the machine."""
+BUSY = 0.5
+"""Load average of the host's last minute for each core, before ranks began, from which others are named."""
 BELOW_PEAK = 0.4
 """Share of a GPU's data sheet below which its best product is implausible."""
 
@@ -48,6 +50,8 @@ PLAUSIBLE = (
 
 def suspicious(machine: Machine, samples: Samples, peaks: Mapping[str, float]) -> Iterator[str]:
     """Yield a line for each thing that looks wrong. peaks: FLOP/s of the data sheet by precision, empty if unknown."""
+    if (load := machine.facts.get("host_load") or 0.0) > BUSY:
+        yield f"others had {100 * load:.0f} % of the host's cores before it began: figures are of what they leave"
     yield from _slow_ranks(machine, samples)
     yield from _bad_links(machine)
     yield from _drift(samples)

@@ -37,7 +37,7 @@ def main() -> int:
     settings = json.loads(path.read_text(encoding="utf-8"))
     # their new names are those of torch 2.13, the old ones work everywhere
     warnings.filterwarnings("ignore", message="`torch.distributed.*is deprecated")
-    at_start = _resident()
+    at_start, load = _resident(), os.getloadavg()[0] / settings["cores"]
     import torch
     import torch.distributed as dist
 
@@ -49,7 +49,8 @@ def main() -> int:
     hosts: list[str] = [""] * dist.get_world_size()
     dist.all_gather_object(hosts, platform.node())
     if dist.get_rank() == 0:
-        mark("facts", {**machine_facts(gpu), "hosts": hosts[:: int(os.environ["LOCAL_WORLD_SIZE"])]})
+        own = {"hosts": hosts[:: int(os.environ["LOCAL_WORLD_SIZE"])], "host_load": round(load, 2)}
+        mark("facts", {**machine_facts(gpu), **own})
     device = torch.device("cuda", local) if gpu else torch.device("cpu")
     memory = _memory(device, at_start)
     if settings.get("engine") and dist.get_rank() == 0:  # before tensors leave room that it would fill

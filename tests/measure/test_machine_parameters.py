@@ -209,6 +209,14 @@ def test_an_implausible_figure_has_its_likely_cause(added: Figure, cause: str) -
     assert cause in warning
 
 
+def test_a_host_that_others_use_is_said() -> None:
+    known = cases(SMALL)
+    samples = samples_of(known, lines_of(known), SMALL.ranks)
+    busy, idle = (replace(machine(), facts={"host_load": load}) for load in (1.4, 0.2))
+    assert [text for text in suspicious(busy, samples, {}) if "140 % of the host's cores" in text]
+    assert not [text for text in suspicious(idle, samples, {}) if "host's cores" in text]
+
+
 def test_a_gpu_that_is_slower_than_its_neighbours_and_a_sound_machine() -> None:
     scope = Scope(accelerator=True, ranks=4, cores=16, memory_bytes=80 << 30, full=False)
     known = cases(scope)
