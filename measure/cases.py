@@ -25,8 +25,8 @@ COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 STEPS_OF_JITTER = 100
 _LEAST_S = 2e-3  # a timing of many calls
 _LEAST_OF_MORE_S = 25e-3
-"""Of ranks that share cores, with one another or, as a probe has to see, with other programs: several turns of the
-scheduler, else a rank times its own turn alone."""
+"""Several turns of the scheduler, for ranks that share cores with one another or, as a probe has to see, with other
+programs: else a rank times its own turn alone."""
 
 
 @dataclass(frozen=True, slots=True)
