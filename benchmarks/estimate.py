@@ -29,15 +29,17 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from estimate.calibrate import calibrate
+from estimate.calibrate import ENOUGH, FEW, calibrate
 from estimate.fit import fit
 from estimate.fitted import Parameters, shipped
 from estimate.held_out import (
+    LEVELS,
     HeldOut,
     Runs,
     configurations,
     held_out,
     joined,
+    quantile,
     splits,
     widths,
     with_errors,
@@ -103,11 +105,11 @@ def held_inside(runs: Runs, some: HeldOut, everything: HeldOut, split: NDArray[n
     return inside
 
 
-def anchored(runs: Runs, keys: Sequence[str]) -> Mapping[int, tuple[Numbers, NDArray[np.bool_]]]:
+def anchored(runs: Runs, keys: Sequence[str]) -> Mapping[int, tuple[Numbers, Numbers]]:
     """Return by the number of anchors the errors after calibration on so many runs of one stack and GPU, where the fit
-    had no run of their key, and which lie in their intervals of 80 and 95 %."""
+    had no run of their key, and the half widths of their intervals of 80 and 95 %, shape (2, n)."""
     size = runs.jobs.count
-    found = {count: (np.full(size, np.nan), np.zeros((2, size), dtype=bool)) for count in ANCHORS}
+    found = {count: (np.full(size, np.nan), np.full((2, size), np.nan)) for count in ANCHORS}
     cases, of_key = cases_of(runs.jobs), np.array(keys)
     stack = np.array([f"{case.stack} {case.hardware} {case.kind}" for case in cases.distinct])[np.asarray(cases.index)]
     for key in sorted({*keys}):
@@ -122,7 +124,7 @@ def anchored(runs: Runs, keys: Sequence[str]) -> Mapping[int, tuple[Numbers, NDA
 
 
 def _after_anchors(
-    runs: Runs, members: NDArray[np.intp], count: int, known: Parameters, result: tuple[Numbers, NDArray[np.bool_]]
+    runs: Runs, members: NDArray[np.intp], count: int, known: Parameters, result: tuple[Numbers, Numbers]
 ) -> None:
     """Judge the runs at `members` after calibration on `count` of them that are drawn by chance."""
     if members.size < FEWEST + count - 1:
@@ -134,10 +136,20 @@ def _after_anchors(
         return
     learned = calibrate(known, runs.jobs.take(anchors), runs.step_time_s[anchors]).parameters
     measured, said = runs.step_time_s[rest], predict(runs.jobs.take(rest), learned)
-    error, inside = result
+    error, halves = result
     error[rest] = np.log(said.step_time_s / measured)
-    ends = ((said.low_80_s, said.high_80_s), (said.low_95_s, said.high_95_s))
-    inside[:, rest] = [(low <= measured) & (measured <= high) for low, high in ends]
+    halves[:, rest] = [np.log(high / said.step_time_s) for high in (said.high_80_s, said.high_95_s)]
+
+
+def widened(found: Mapping[int, tuple[Numbers, Numbers]]) -> str:
+    """Return by which factors the intervals after few own runs would hold what they say (`few_own_runs` in
+    estimate/parameters.yaml)."""
+    few = [(error, halves) for count, (error, halves) in found.items() if count < ENOUGH]
+    scores = np.concatenate([np.abs(error) / halves for error, halves in few], axis=1)
+    scores = scores[:, ~np.isnan(scores).any(axis=0)]
+    now = shipped().wider[FEW].by if FEW in shipped().wider else (1.0, 1.0)
+    by = [quantile(own, level) * factor for own, level, factor in zip(scores, LEVELS, now, strict=True)]
+    return f"{FEW}: n {scores.shape[1]}, by {', '.join(f'{factor:.2f}' for factor in by)}"
 
 
 def speed(runs: Runs) -> None:
@@ -171,8 +183,10 @@ def main() -> None:
         cases = cases_of(runs.jobs)
         stacks = [f"{cases.distinct[i].stack} {cases.distinct[i].hardware}" for i in np.asarray(cases.index)]
         for title, keys in (("stack", stacks), ("source", list(runs.sources))):
-            for count, (error, inside) in anchored(runs, keys).items():
-                table(f"unseen {title}, after {count} of its runs", runs, error, inside)
+            found = anchored(runs, keys)
+            for count, (error, halves) in found.items():
+                table(f"unseen {title}, after {count} of its runs", runs, error, np.abs(error) <= halves)
+            print(widened(found))
     if "speed" in chosen:
         speed(runs)
 

@@ -13,13 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from estimate.fit import problem_of, solved, with_values
-from estimate.fitted import Kind, Parameters, Value
+from estimate.fitted import Error, Kind, Parameters, Value
 from estimate.jobs import Jobs, Numbers
 from estimate.predict import HOST, predict
 from estimate.step_time import cases_of
 
 REFINED = ((1, ("stack:",)), (3, ("gemm_efficiency.",)), (6, ("exposed_",)))
 """How many runs it takes, and how the names of the parameters begin that they refine."""
+ENOUGH = REFINED[-1][0]
+FEW = "few_own_runs"
+"""Fewer than ENOUGH: among what widens an interval in parameters.yaml, measured by `benchmarks/estimate.py anchors`."""
 REPEATS = 0.06
 """Standard deviation of the logarithm of the step time of a run that its stack and machine do not explain: of one
 configuration that is run again elsewhere, and of what the formulas leave out of it (SCATTER of estimate/fit.py)."""
@@ -66,7 +69,22 @@ def calibrate(parameters: Parameters, jobs: Jobs, step_time_s: Numbers) -> Calib
         used[worst] = False
         warnings[worst] = f"run {worst + 1} was not learned from: {off[worst].text}"
     learned = _learned(parameters, jobs.take(used), step_time_s[used]) if used.any() else parameters
+    learned = _widened(learned) if 0 < used.sum() < ENOUGH else learned
     return Calibration(learned, used, tuple(warnings[i] for i in sorted(warnings)))
+
+
+def _widened(parameters: Parameters) -> Parameters:
+    """Return the parameters with the wider intervals of a stack that few runs are known of: theirs are of stacks that
+    the fit knows by many. A calibration that goes on from this one widens them no further."""
+    if (wider := parameters.wider.get(FEW)) is None:
+        return parameters
+    by_80, by_95 = wider.by
+    errors = {
+        distance: {name: Error(one.n, one.half_80 * by_80, one.half_95 * by_95) for name, one in classes.items()}
+        for distance, classes in parameters.errors.items()
+    }
+    rest = {name: one for name, one in parameters.wider.items() if name != FEW}
+    return msgspec.structs.replace(parameters, errors=errors, wider=rest)
 
 
 class _Off(NamedTuple):

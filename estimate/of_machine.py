@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from math import log
+from statistics import fmean
 
 import msgspec
 import numpy as np
@@ -164,18 +165,25 @@ class _Figures:
         group = max(splits) if max(splits) > 1 else float(columns["data_parallel_size"])
         self.group = _nearest(counts - {1}, min(group, float(columns["gpus_per_node"])))
         self.wide = "fp32" if self.precision == "fp32" else "bf16"  # of what is not quantised
+        self.wide_bytes = 2 * BF16 if self.wide == "fp32" else BF16
 
     def of(self, name: str, precision: str = "") -> float | None:
         return self.machine.value(name, ranks=self.ranks, precision=precision or self.wide)
 
     def link(self, name: str) -> float | None:
-        """Return a figure of collectives of one group, or of several side by side where a node has more ranks."""
-        beside = self.machine.value(name, ranks=self.ranks, group=self.group) if self.group < self.ranks else None
-        return beside or self.machine.value(name, ranks=self.group)
+        """Return the mean of a figure of all-gathers and reduce-scatters, which a step consists of: of one group, or of
+        several side by side where a node has more ranks."""
+        sides = [{"ranks": self.ranks, "group": self.group}] if self.group < self.ranks else []
+        for of in (*sides, {"ranks": self.group}):
+            known = [self.machine.value(f"{kind}_{name}", **of) for kind in ("all_gather", "reduce_scatter")]
+            if all(known):
+                return fmean(filter(None, known))
+        return None
 
     def columns(self) -> Terms:
         """Return columns of Jobs: rates of one rank."""
-        link = self.link("all_reduce_rate")
+        rate = self.link("rate")
+        link = rate * BF16 / self.wide_bytes if rate else None
         network = self._network() or (None if self.machine.accelerator else link)
         return {
             "peak_flops": self.of("gemm_rate", self.precision),
@@ -194,7 +202,6 @@ class _Figures:
         """Return parameters, by their names in parameters.yaml: the efficiency of what was measured itself is 1."""
         rate, triad, moved = self.of("gemm_rate"), self.of("triad_rate"), [*filter(None, map(self.of, _MOVED))]
         halving = (rate / A100) ** 0.5 if rate else None
-        wide_bytes = 2 * BF16 if self.wide == "fp32" else BF16
         return {
             **(self._efficiencies(rate) if rate else {}),
             "gemm_tokens": _over(self.of("gemm_rows"), halving),
@@ -203,11 +210,11 @@ class _Figures:
             "attention_tokens": self.of("attention_tokens"),
             "attention_channels": self.of("attention_channels"),
             "memory_efficiency": 1.0 if triad else None,
-            "traffic": wide_bytes / BF16 * triad / float(np.median(moved)) if triad and moved else None,
+            "traffic": self.wide_bytes / BF16 * triad / float(np.median(moved)) if triad and moved else None,
             "optimizer": _over(triad, self.of("adam_rate", "fp32")),
-            "link_efficiency": 1.0 if self.link("all_reduce_rate") else None,
+            "link_efficiency": 1.0 if self.link("rate") else None,
             "nic_efficiency": 1.0 if self._network() else None,
-            "collective_latency": self.link("all_reduce_latency"),
+            "collective_latency": self.link("latency"),
             **({} if self.machine.accelerator else self._of_a_host()),
         }
 

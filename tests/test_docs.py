@@ -47,7 +47,7 @@ def blocks(page: Path) -> list[tuple[str, str]]:
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that looks like the checkout, has runs of its own, and finds `python` and `tprimat` on its PATH."""
     place = tmp_path_factory.mktemp("docs")
-    for name in ("tests", "conf", "launch.py", "Makefile", "pyproject.toml", "requirements"):
+    for name in ("tests", "conf", "docs", "launch.py", "Makefile", "pyproject.toml", "requirements"):
         (place / name).symlink_to(ROOT / name)
     programs = place / "bin"
     programs.mkdir()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from conf.errors import ConfigError
-from estimate.calibrate import REPEATS, calibrate
+from estimate.calibrate import ENOUGH, FEW, REPEATS, calibrate
 from estimate.fitted import Parameters, Value, read, shipped, write
 from estimate.jobs import Jobs
 from estimate.predict import predict
@@ -71,6 +71,19 @@ def test_more_runs_find_what_the_machine_is_and_say_it_with_less_doubt(faster: f
     assert (doubt[6] or 9) <= (doubt[3] or 9) < (doubt[1] or 9), doubt
     assert widths(learned[1]) < widths(shipped()), "the stack is measured now"
     assert widths(learned[6]) <= widths(learned[1]) * (1 + 1e-9)
+
+
+def test_an_interval_after_few_own_runs_is_wider_and_only_once() -> None:
+    jobs, true = runs(), machine(1.05)
+    times = step_time(jobs, true).total
+    by = shipped().wider[FEW].by[1]
+    assert by > 1
+    like = {name: one.half_95 for name, one in shipped().errors["like"].items()}
+    few, more = (calibrate(shipped(), jobs.take(slice(0, n)), times[:n]).parameters for n in (ENOUGH - 1, ENOUGH))
+    again = calibrate(few, jobs.take(slice(0, 2)), times[:2]).parameters
+    for known, factor in ((few, by), (again, by), (more, 1.0)):
+        found = {name: one.half_95 for name, one in known.errors["like"].items()}
+        assert found == pytest.approx({name: factor * half for name, half in like.items()})
 
 
 @pytest.mark.parametrize(("slow", "count"), [(0, 2), (1, 2), (0, 3), (1, 3), (2, 3), (4, 6), (5, 6)])

@@ -13,7 +13,7 @@ import pytest
 
 from conf.errors import ConfigError
 from estimate import held_out as splits
-from estimate.calibrate import calibrate
+from estimate.calibrate import FEW, calibrate
 from estimate.fit import at, fit, priors, problem_of, scatter, sensitivity, solved, weights
 from estimate.fitted import Parameters, read, shipped, write
 from estimate.held_out import Runs, configurations, folds, held_out
@@ -208,7 +208,7 @@ def test_what_is_farther_never_has_a_narrower_interval() -> None:
         errors = [error_of(known, name, classes)[1] for name, *_ in DISTANCES]
         for nearer, farther in pairwise([(error.half_80, error.half_95) for error in errors]):
             assert farther[0] >= nearer[0] > 0 and farther[1] >= nearer[1] > 0
-    assert {*known.errors} == {name for name, *_ in DISTANCES} and {*known.wider} == {*WIDER}
+    assert {*known.errors} == {name for name, *_ in DISTANCES} and {*known.wider} == {*WIDER, FEW}
 
 
 def test_a_framework_that_is_known_from_other_work_is_no_near_one() -> None:
