@@ -97,11 +97,11 @@ def lines_of(result: dict[str, Any]) -> Iterator[str]:
             for about in (result["baseline"], one["machine"])
         ]
         yield f"{sides[1]} against {sides[0]}"
-        yield f"  {'figure':<24} {'of':<43} {'first':>14}{'second':>14} {'unit':<8} ratio"
+        yield f"  {'figure':<24} {'of':<43} {'first':>17} {'second':>17} {'unit':<8} ratio"
         for row in one["ratios"]:
             first, second = map(shown, row["values"])
             ends = "({:.3g} to {:.3g})".format(*row["interval"]) if row["interval"] else "(no interval)"
-            figure = f"{row['name']:<24} {row['of']:<43} {first:>14}{second:>14} {row['unit']:<8}"
+            figure = f"{row['name']:<24} {row['of']:<43} {first:>17} {second:>17} {row['unit']:<8}"
             yield f"  {figure} {row['ratio']:.3g} {ends}: {row['word']}"
         words = [row["word"] for row in one["ratios"]]
         yield ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words))

@@ -441,6 +441,7 @@ def _object(result: Estimate, terms: Terms, notes: Sequence[str], explain: bool)
             "class": result.time.classes[0],
             "runs": int(result.time.rows[0]),
             "notes": list(result.time.notes[0]),
+            **({"trained_on": result.trained_on} if result.trained_on else {}),
         },
         "notes": list(notes),
         "figures": {name: quantity.to_json() for name, quantity in result.figures.items()},

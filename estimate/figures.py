@@ -37,7 +37,8 @@ _UNITS = ((86400.0, "days"), (3600.0, "h"), (60.0, "min"))
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """A prediction for one experiment, job 0 of all arrays. parameters: those that it is by. figures: by the names of
-    metrics.summary, in the order that people read."""
+    metrics.summary, in the order that people read. trained_on: the host whose own trainings its interval is of, if
+    any."""
 
     experiment: Experiment
     jobs: Jobs
@@ -45,6 +46,7 @@ class Estimate:
     memory: Memory
     time: Prediction
     figures: Mapping[str, Quantity]
+    trained_on: str = ""
 
     @property
     def option(self) -> Option:
@@ -62,7 +64,9 @@ class Estimate:
     @property
     def accuracy(self) -> str:
         """Return how wrong it may be, in words: the runs that its interval is of."""
-        text = f"95 % by the errors of {int(self.time.rows[0]):,} published runs of the class {self.time.classes[0]}"
+        of = f"published runs of the class {self.time.classes[0]}"
+        of = f"trainings on {self.trained_on}" if self.trained_on else of
+        text = f"95 % by the errors of {int(self.time.rows[0]):,} {of}"
         text = f"{text}, each predicted without itself" if self.time.rows[0] else self.time.classes[0]
         return "; ".join((text, *self.time.notes[0]))
 
@@ -119,9 +123,8 @@ def estimate(e: Experiment, parameters: Parameters | None = None, machine: Machi
     seconds = changed(Quantity.of(float(time.step_time_s[0]), "s", "computed", _WHY), interval=ends)
     tokens = e.training.global_batch_size * e.training.seq_length
     speed = seconds.under(tokens / e.layout.world_size, "tokens/s/GPU", _WHY)
-    return Estimate(
-        e, jobs, known, bytes_, time, {**_speeds(e, seconds, speed), **_sizes(bytes_, machine), **_power(e, speed)}
-    )
+    figures = {**_speeds(e, seconds, speed), **_sizes(bytes_, machine), **_power(e, speed)}
+    return Estimate(e, jobs, known, bytes_, time, figures, machine.host if machine and machine.factors else "")
 
 
 def _speeds(e: Experiment, seconds: Quantity, speed: Quantity) -> dict[str, Quantity]:

@@ -212,6 +212,7 @@ def test_trainings_say_what_kernels_and_links_do_not_and_predict_others() -> Non
         assert interval is not None
         assert interval[0] < expected < interval[1] < 1.5 * expected
         assert not found.time.notes[0]
+        assert found.accuracy.startswith(f"95 % by the errors of {len(every)} trainings on host, each predicted")
 
 
 def test_factors_without_trainings_are_one_and_few_trainings_give_none() -> None:
