@@ -13,6 +13,8 @@ from conf.errors import ConfigError, Problem, blamed
 from conf.vocabulary import read_yaml
 
 VERSION = 3
+BEHIND = 20
+"""Kernels of one element before each that the figure `thread_launch` is of, and which it has in it."""
 
 
 class Figure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

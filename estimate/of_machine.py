@@ -12,7 +12,7 @@ import numpy as np
 
 from conf.errors import ConfigError, Problem
 from conf.load import hardware_named
-from conf.machine import Factor, Machine
+from conf.machine import BEHIND, Factor, Machine
 from conf.resolve import Experiment
 from estimate.fitted import Error, Parameters, Value, shipped
 from estimate.jobs import Jobs, Numbers
@@ -220,10 +220,11 @@ class _Figures:
 
     def _of_a_host(self) -> Terms:
         """Return parameters of a CPU, where gloo and the program that launches leave nothing to compute meanwhile."""
-        call, kernel = (self.machine.value(name, ranks=self.ranks) for name in ("launch", "thread_launch"))
+        call, with_others = (self.machine.value(name, ranks=self.ranks) for name in ("launch", "thread_launch"))
         hidden = {f"exposed_{name}": 1.0 for name in _EXPOSED}
-        if call is None or kernel is None:
+        if call is None or with_others is None:
             return hidden
+        kernel = max(with_others - BEHIND * call, call)
         return {**hidden, **{name: calls * call + kernels * kernel for name, (calls, kernels) in CALLS.items()}}
 
     def _efficiencies(self, rate: float) -> Terms:

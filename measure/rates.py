@@ -13,13 +13,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from conf.machine import Figure
+from conf.machine import BEHIND, Figure
 from measure.cases import COLLECTIVES, DTYPES, Case, flops_of, group_of, moved_bytes
 
 Numbers = NDArray[np.float64]
 LAUNCHES = 200  # of launchers/ranks/measured_work.py, timed as one
 _LAUNCH = f"t / {LAUNCHES} kernels of one element"
-_THREADS = f"t / {LAUNCHES} kernels of as many elements as all threads of a rank share"
+_THREADS = (
+    f"t / {LAUNCHES // BEHIND} kernels that all threads of a rank share, each with {BEHIND} of one element before"
+)
 DRAWS = 200
 LEAST_ROUNDS = 3  # for an interval
 MEMORY_BOUND = ("rms_norm", "swiglu", "rope", "softmax", "adam")
@@ -256,7 +258,7 @@ _FORMULAS: Mapping[str, tuple[Formula, ...]] = {
     ),
     "data": (_per_second("data_tokens", "tokens/s", "batch seq / t of reading sequences of a mapped file", _tokens),),
     "launches": (Formula("launch", "s", _LAUNCH, lambda _, t: float(t[0] / LAUNCHES)),),
-    "thread_launches": (Formula("thread_launch", "s", _THREADS, lambda _, t: float(t[0] / LAUNCHES)),),
+    "thread_launches": (Formula("thread_launch", "s", _THREADS, lambda _, t: float(t[0] / (LAUNCHES // BEHIND))),),
     "graph": (Formula("graph_launch", "s", _LAUNCH, lambda _, t: float(t[0] / LAUNCHES)),),
     **{kind: (_moving(kind),) for kind in (*MEMORY_BOUND, "copy", "triad", "to_device", "to_host")},
     **{kind: _of_link(kind) for kind in COLLECTIVES},

@@ -17,6 +17,9 @@ Work = Callable[[], object]
 Groups = Mapping[int, "dist.ProcessGroup | None"]
 """The process group of as many ranks that this rank belongs to, by their number."""
 LAUNCHES = 200  # of one small kernel, timed as one
+BEHIND = 20
+"""Small kernels before each that threads share, who sleep meanwhile as in a training: right behind one another, such
+kernels find them awake or asleep by chance."""
 SHARED = 32769  # elements: torch gives more than 32,768 to several threads (at::internal::GRAIN_SIZE)
 
 
@@ -118,18 +121,24 @@ def _adam(case: Mapping[str, Any], device: torch.device, _: Groups) -> Work:
 
 
 def _launches(_: Mapping[str, Any], device: torch.device, groups: Groups) -> Work:
-    return _launched(torch.zeros(1, device=device))
-
-
-def _thread_launches(_: Mapping[str, Any], device: torch.device, groups: Groups) -> Work:
-    return _launched(torch.zeros(SHARED, device=device))
-
-
-def _launched(small: torch.Tensor) -> Work:
+    small = torch.zeros(1, device=device)
 
     def launch() -> None:
         for _ in range(LAUNCHES):
             small.add_(1.0)
+
+    return launch
+
+
+def _thread_launches(_: Mapping[str, Any], device: torch.device, groups: Groups) -> Work:
+    """Launch small kernels, and behind each BEHIND of them one that all threads of the rank share."""
+    small, shared = torch.zeros(1, device=device), torch.zeros(SHARED, device=device)
+
+    def launch() -> None:
+        for _ in range(LAUNCHES // BEHIND):
+            for _ in range(BEHIND):
+                small.add_(1.0)
+            shared.add_(1.0)
 
     return launch
 

@@ -18,7 +18,7 @@ from conf.errors import ConfigError
 from conf.machine import VERSION, Factor, Figure, Machine, Training, read, write
 from estimate.experiment import columns_of
 from estimate.figures import estimate
-from estimate.of_machine import learned, trained
+from estimate.of_machine import CALLS, learned, trained
 from measure.cases import Case, Scope, cases, flops_of, group_of, moved_bytes, visits
 from measure.rates import figures, samples_of
 from measure.trainings import LEAST, Done, overrides, with_trainings
@@ -148,6 +148,17 @@ def test_collectives_of_groups_side_by_side_are_those_of_a_layout_that_has_sever
     assert times[1] / micro_batches[1] > 0.6 * BESIDE * times[0] / micro_batches[0]
 
 
+def test_threads_that_must_be_woken_for_a_kernel_slow_each_layer() -> None:
+    e = load_experiment("platform=cpu", "model=llama_tiny", "gpus_per_node=2")
+    known, more = machine(), 5e-5
+    slow = [replace_figure(one, one.value + more) if one.name == "thread_launch" else one for one in known.figures]
+    asleep = Machine(**{**vars_of(known), "figures": tuple(slow)})
+    times = [estimate(e, machine=one).time.parts.launches[0] for one in (known, asleep)]
+    passes, layers, kernels = 3, 4, CALLS["launch_dense"][1]
+    every = e.layout.num_micro_batches * passes * layers * kernels * more
+    assert 0.6 * every < times[1] - times[0] <= every  # but for the share of kernels that graphs would start
+
+
 def test_the_memory_of_a_process_has_what_the_framework_was_measured_to_take() -> None:
     e = load_experiment("platform=cpu", "model=llama_tiny")
     own = [Figure("framework_memory", size, "bytes", "", {"framework": name}) for name, size in FRAMEWORK.items()]
@@ -160,6 +171,12 @@ def test_the_memory_of_a_process_has_what_the_framework_was_measured_to_take() -
 
 
 FRAMEWORK = {"torch": 2.3e8, "engine": 1.3e8}
+
+
+def replace_figure(one: Figure, value: float) -> Figure:
+    import msgspec
+
+    return msgspec.structs.replace(one, value=value)
 
 
 def vars_of(one: Machine) -> dict[str, Any]:
