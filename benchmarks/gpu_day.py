@@ -177,7 +177,7 @@ def _same_losses(day: Day, whole: str, other: str, relative: float) -> bool:
     losses = [{step.iteration: step.loss for step in record.steps} for record in records if record is not None]
     if len(losses) < 2 or not losses[1]:
         return False
-    return all(abs(losses[0].get(at, 0.0) / loss - 1) <= relative for at, loss in losses[1].items())
+    return all(abs(losses[0].get(at, 0.0) / loss - 1) < relative for at, loss in losses[1].items())
 
 
 def _saved(runs: Path) -> bool:

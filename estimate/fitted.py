@@ -55,8 +55,8 @@ class Wider(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     """All parameters. values: by KIND or KIND.PART.PART. offsets: factors on a step by what the job has in common with
     measured ones (OFFSETS of estimate/step_time.py). errors: by the distance of jobs from measured ones and their class
-    (estimate/predict.py). measured: the GEMM efficiencies that measured jobs use. wider: by WIDER of predict.py. reach:
-    the largest of some columns of the measured jobs. source: what they were fitted to."""
+    (estimate/predict.py). measured: the GEMM efficiencies that measured jobs use. wider: by WIDER of predict.py and FEW
+    of calibrate.py. reach: the largest of some columns of the measured jobs. source: what they were fitted to."""
 
     source: str
     kinds: Mapping[str, Kind]

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace as with_values
 
 from conf import load_experiment
 from conf.errors import ConfigError
@@ -151,7 +152,7 @@ def test_collectives_of_groups_side_by_side_are_those_of_a_layout_that_has_sever
 def test_threads_that_must_be_woken_for_a_kernel_slow_each_layer() -> None:
     e = load_experiment("platform=cpu", "model=llama_tiny", "gpus_per_node=2")
     known, more = machine(), 5e-5
-    slow = [replace_figure(one, one.value + more) if one.name == "thread_launch" else one for one in known.figures]
+    slow = [with_values(one, value=one.value + more) if one.name == "thread_launch" else one for one in known.figures]
     asleep = Machine(**{**vars_of(known), "figures": tuple(slow)})
     times = [estimate(e, machine=one).time.parts.launches[0] for one in (known, asleep)]
     passes, layers, kernels = 3, 4, CALLS["launch_dense"][1]
@@ -173,20 +174,12 @@ def test_the_memory_of_a_process_has_what_the_framework_was_measured_to_take() -
 FRAMEWORK = {"torch": 2.3e8, "engine": 1.3e8}
 
 
-def replace_figure(one: Figure, value: float) -> Figure:
-    import msgspec
-
-    return msgspec.structs.replace(one, value=value)
-
-
 def vars_of(one: Machine) -> dict[str, Any]:
     return {name: getattr(one, name) for name in one.__struct_fields__}
 
 
 def slowed(one: Any) -> Any:
-    import msgspec
-
-    return msgspec.structs.replace(one, value=one.value / 2) if one.name == "gemm_rate" else one
+    return with_values(one, value=one.value / 2) if one.name == "gemm_rate" else one
 
 
 def test_the_figures_of_another_machine_are_refused() -> None:
