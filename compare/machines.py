@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from conf.errors import InputError, Problem
 from conf.machine import Figure, Machine
 
-_LESS_IS_BETTER = ("_latency", "_deviation", "launch", "jitter", "communication_", "framework_memory", "energy_")
+_LESS_IS_BETTER = ("_latency", "_deviation", "launch", "jitter", "communication_", "_memory", "energy_")
 _NEITHER = ("power", "attention_backward", "gemm_rows", "gemm_width", "attention_tokens", "attention_channels")
 
 

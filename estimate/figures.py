@@ -19,6 +19,7 @@ from estimate.jobs import PEAK_OF, Jobs
 from estimate.memory import ASSUMED, Memory, memory
 from estimate.of_machine import with_machine
 from estimate.predict import Prediction, predict
+from estimate.resident import beyond_tensors
 from estimate.rows import jobs_of
 from metrics.bill import Option, energy_at
 from metrics.flops import DEFAULT, flops_per_token
@@ -123,7 +124,7 @@ def estimate(e: Experiment, parameters: Parameters | None = None, machine: Machi
     seconds = changed(Quantity.of(float(time.step_time_s[0]), "s", "computed", _WHY), interval=ends)
     tokens = e.training.global_batch_size * e.training.seq_length
     speed = seconds.under(tokens / e.layout.world_size, "tokens/s/GPU", _WHY)
-    figures = {**_speeds(e, seconds, speed), **_sizes(bytes_, machine), **_power(e, speed)}
+    figures = {**_speeds(e, seconds, speed), **_sizes(jobs, bytes_, machine), **_power(e, speed)}
     return Estimate(e, jobs, known, bytes_, time, figures, machine.host if machine and machine.factors else "")
 
 
@@ -150,26 +151,21 @@ def _share(tflops: Quantity, peak: Quantity) -> Quantity:
     return changed(share, interval=tflops.times(share.value / tflops.value, "%").interval)
 
 
-def _sizes(bytes_: Memory, machine: Machine | None) -> dict[str, Quantity]:
+def _sizes(jobs: Jobs, bytes_: Memory, machine: Machine | None) -> dict[str, Quantity]:
     allocated, shown_ = float(bytes_.allocated.max()), float(bytes_.on_device.max())
     source: Source = "assumed"
     beside = f"with {', '.join(ASSUMED)}, which are assumed"
-    if machine is not None and (own := _framework_bytes(machine)):
+    if machine is not None and (own := beyond_tensors(machine, jobs, allocated)):
         shown_ += own - float(bytes_.context.max())
-        beside = f"with {shown(own / 1e6, 3)} MB that the framework takes, as measured on {machine.host}"
+        beside = (
+            f"with {shown(own / 1e6, 3)} MB that the process takes beyond its tensors, as measured on {machine.host}"
+        )
         beside += f"; {', '.join(ASSUMED[1:])} are assumed" if machine.accelerator else ""
         source = "assumed" if machine.accelerator else "computed"
     return {
         "peak_memory_allocated_bytes": Quantity(allocated, "bytes", "computed", note="what torch allocates"),
         "peak_memory_device_bytes": Quantity(shown_, "bytes", source, note=beside),
     }
-
-
-def _framework_bytes(machine: Machine) -> float:
-    """Return what the framework takes without a tensor of a model: of a GPU by torch, of a process of a CPU by the
-    embedded engine, too; 0 where it was not measured."""
-    parts = ("torch",) if machine.accelerator else ("torch", "engine")
-    return sum(machine.value("framework_memory", framework=name) or 0.0 for name in parts)
 
 
 def _power(e: Experiment, speed: Quantity) -> dict[str, Quantity]:

@@ -121,7 +121,7 @@ def _judged(
     lines = [*_lines(folder)]
     samples = samples_of(known, lines, scope.ranks)
     limit = _limit_w(scope, machine)
-    found = [*parameters(machine, known, lines), *power.figures(folder, sustained, limit), *_memory_figures(folder)]
+    found = [*parameters(machine, known, lines), *power.figures(folder, sustained, limit)]
     machine = replace(machine, figures=(*machine.figures, *found))
     machine = replace(machine, unknown={**machine.unknown, **_not_there(machine, scope, limit)})
     warnings = tuple(suspicious(machine, samples, _peaks(machine)))
@@ -250,7 +250,7 @@ def machine_of(scope: Scope, here: Devices, known: Sequence[Case], folder: Path)
         ranks=scope.ranks,
         nodes=scope.nodes,
         facts={**_marked(folder, "facts"), "driver": here.driver},
-        figures=tuple(figures(samples)),
+        figures=(*figures(samples), *_memory_figures(folder)),
         unknown={**_unknown(scope), **_skipped(samples.cases, lines), **_too_large(scope)},
     )
 

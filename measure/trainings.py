@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 import parsers
 from conf.machine import Machine, Training
+from estimate import resident
 from estimate.of_machine import learned, trained
 from estimate.of_record import columns_of_record
 from estimate.rows import Column
@@ -70,10 +71,12 @@ _FULL = (
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A training that completed, and its columns of Jobs."""
+    """A training that completed, its columns of Jobs, and the most resident memory of a process; None where no step
+    says it."""
 
     training: Training
     columns: dict[str, Column]
+    memory_bytes: float | None = None
 
 
 def overrides(ranks: int, full: bool) -> list[tuple[str, ...]]:
@@ -115,7 +118,8 @@ def _completed(folder: Path, number: int, words: tuple[str, ...]) -> Iterator[Do
         if found.status == "completed" and seconds:
             usual = median(seconds)
             training = Training(words, usual, len(seconds), pstdev(seconds) / usual)
-            yield Done(training, columns_of_record(found))
+            memory_bytes = max(step.memory_bytes or 0 for step in found.steps)
+            yield Done(training, columns_of_record(found), memory_bytes or None)
 
 
 def with_trainings(machine: Machine, every: Sequence[Done], expected: int) -> Machine:
@@ -127,6 +131,9 @@ def with_trainings(machine: Machine, every: Sequence[Done], expected: int) -> Ma
     if len(every) < LEAST:
         unknown = {**machine.unknown, "factors": f"{len(every)} trainings completed, {LEAST} are needed"}
         return replace(machine, trainings=tuple(one.training for one in every), unknown=unknown)
+    sizes = [(one.columns, one.memory_bytes) for one in every if one.memory_bytes]
+    kept = resident.learned(machine, [own for own, _ in sizes], [size for _, size in sizes]) if sizes else ()
+    machine = replace(machine, figures=(*machine.figures, *kept))
     columns, times = [one.columns for one in every], [one.training.step_time_s for one in every]
     trainings = []
     for i, one in enumerate(every):

@@ -171,6 +171,28 @@ def test_the_memory_of_a_process_has_what_the_framework_was_measured_to_take() -
     assert "as measured on host" in with_it.note
 
 
+def test_trainings_say_what_the_allocator_and_collectives_keep_of_other_runs() -> None:
+    own = [Figure("framework_memory", size, "bytes", "", {"framework": name}) for name, size in FRAMEWORK.items()]
+    known = Machine(**{**vars_of(machine()), "figures": (*machine().figures, *own)})
+    of_share, of_links = 0.3, 2e7
+    every = [training(words) for words in overrides(2, full=False)]
+
+    def resident(words: tuple[str, ...]) -> float:
+        tensors = estimate(load_experiment("platform=cpu", *words)).figures["peak_memory_allocated_bytes"].value or 0.0
+        exchanges = "gpus_per_node=2" in words and not any("pipeline" in word for word in words)
+        return tensors * (1 + of_share) + sum(FRAMEWORK.values()) + of_links * exchanges
+
+    with_sizes = [replace(one, memory_bytes=resident(one.training.run)) for one in every]
+    learned = with_trainings(known, with_sizes, len(every))
+    assert learned.value("allocator_memory") == pytest.approx(of_share, rel=1e-3)
+    assert learned.value("link_memory") == pytest.approx(of_links, rel=1e-3)
+    for words in UNSEEN:
+        figure = estimate(load_experiment("platform=cpu", *words), machine=learned).figures["peak_memory_device_bytes"]
+        assert figure.value == pytest.approx(resident(words), rel=1e-3)
+    alone = [one for one in with_sizes if "gpus_per_node=2" not in one.training.run]
+    assert with_trainings(known, alone, len(alone)).value("link_memory") is None
+
+
 FRAMEWORK = {"torch": 2.3e8, "engine": 1.3e8}
 
 
