@@ -15,6 +15,8 @@ from conf.vocabulary import read_yaml
 VERSION = 3
 BEHIND = 20
 """Kernels of one element before each that the figure `thread_launch` is of, and which it has in it."""
+GROUPED = {"m": 64, "n": 128, "k": 128}
+"""Sizes of each product of one expert that the figure `grouped_rate` of a CPU is of."""
 
 
 class Figure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -89,9 +91,9 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return the number of the node that a rank is on."""
         return rank * self.nodes // self.ranks
 
-    def pairs(self, across: bool) -> list[Figure]:
-        """Return the rates between two ranks of one node, or of two."""
-        sends = (one for one in self.figures if one.name == "send_rate")
+    def pairs(self, across: bool, name: str = "send_rate") -> list[Figure]:
+        """Return the rates, or another figure, of two ranks of one node, or of two."""
+        sends = (one for one in self.figures if one.name == name)
         ends = ((one, self.node_of(int(one.of["first"])), self.node_of(int(one.of["second"]))) for one in sends)
         return [one for one, first, second in ends if (first != second) == across]
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from conf.errors import ConfigError, Problem
 from conf.load import hardware_named
-from conf.machine import BEHIND, Factor, Machine
+from conf.machine import BEHIND, GROUPED, Factor, Machine
 from conf.resolve import Experiment
 from estimate.fitted import Error, Parameters, Value, shipped
 from estimate.jobs import Jobs, Numbers
@@ -184,7 +184,7 @@ class _Figures:
         """Return columns of Jobs: rates of one rank."""
         rate = self.link("rate")
         link = rate * BF16 / self.wide_bytes if rate else None
-        network = self._network() or (None if self.machine.accelerator else link)
+        network = self._send("rate", across=True) or (None if self.machine.accelerator else link)
         return {
             "peak_flops": self.of("gemm_rate", self.precision),
             "peak_bf16_flops": self.of("gemm_rate"),
@@ -193,10 +193,10 @@ class _Figures:
             "nic_bandwidth": network,
         }
 
-    def _network(self) -> float | None:
-        """Return the rate between a rank and its like on another node, bytes/s; None of one node."""
-        rates = [one.value for one in self.machine.pairs(across=True)]
-        return float(np.median(rates)) if rates else None
+    def _send(self, name: str, across: bool = False) -> float | None:
+        """Return the median latency (s) or rate (bytes/s) from one rank to another of its node, or across nodes."""
+        known = [one.value for one in self.machine.pairs(across, f"send_{name}")]
+        return float(np.median(known)) if known else None
 
     def values(self) -> Terms:
         """Return parameters, by their names in parameters.yaml: the efficiency of what was measured itself is 1."""
@@ -213,19 +213,31 @@ class _Figures:
             "traffic": self.wide_bytes / BF16 * triad / float(np.median(moved)) if triad and moved else None,
             "optimizer": _over(triad, self.of("adam_rate", "fp32")),
             "link_efficiency": 1.0 if self.link("rate") else None,
-            "nic_efficiency": 1.0 if self._network() else None,
+            "nic_efficiency": 1.0 if self._send("rate", across=True) else None,
             "collective_latency": self.link("latency"),
+            "send_latency": self._send("latency"),
             **({} if self.machine.accelerator else self._of_a_host()),
         }
 
     def _of_a_host(self) -> Terms:
-        """Return parameters of a CPU, where gloo and the program that launches leave nothing to compute meanwhile."""
+        """Return parameters of a CPU, where gloo and the program that launches leave nothing to compute meanwhile, and
+        no graph launches."""
         call, with_others = (self.machine.value(name, ranks=self.ranks) for name in ("launch", "thread_launch"))
-        hidden = {f"exposed_{name}": 1.0 for name in _EXPOSED}
+        known: dict[str, float | None] = {f"exposed_{name}": 1.0 for name in _EXPOSED}
+        known |= {"graphs_unknown": 0.0, "grouped": self._grouped()}
         if call is None or with_others is None:
-            return hidden
+            return known
         kernel = max(with_others - BEHIND * call, call)
-        return {**hidden, **{name: calls * call + kernels * kernel for name, (calls, kernels) in CALLS.items()}}
+        return {**known, **{name: calls * call + kernels * kernel for name, (calls, kernels) in CALLS.items()}}
+
+    def _grouped(self) -> float | None:
+        """Return the time of the products of experts, one behind the other, by what single products of their sizes
+        are predicted to take (the formula of `gemm_rate`)."""
+        rate, rows, width, reached = map(self.of, ("gemm_rate", "gemm_rows", "gemm_width", "grouped_rate"))
+        if rate is None or rows is None or width is None or not reached:
+            return None
+        m, n, k = GROUPED.values()
+        return rate / (1 + rows / m + width / n + width / k) / reached
 
     def _efficiencies(self, rate: float) -> Terms:
         vendor, gpu = vendor_of(self.hardware), self.hardware

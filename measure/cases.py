@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from itertools import combinations, product
 from typing import Any
 
+from conf.machine import GROUPED
+
 Case = Mapping[str, Any]
 """kind, dtype, ranks, least_s (how long a timing takes at least) and the sizes of its kind; group: of ranks that
 exchange in groups of so many side by side."""
@@ -195,10 +197,9 @@ def _kernels(scope: Scope) -> Iterator[Case]:
             sizes = {"batch": 1, "heads": 8, "seq": seq, "channels": channels, "backward": backward}
             yield {"kind": "attention", **common, **sizes}
         yield from (case | common for case in _memory_bound(scope))
-        rows = 4096 if scope.accelerator else 64
-        width = 4096 if scope.accelerator else 128
+        sizes = dict.fromkeys("mnk", 4096) if scope.accelerator else GROUPED
         for experts in (4, 16) if scope.full else (4,):
-            yield {"kind": "grouped", **common, "experts": experts, "m": rows, "n": width, "k": width}
+            yield {"kind": "grouped", **common, "experts": experts, **sizes}
     for ranks in scope.counts:
         common = {"dtype": "float32", "ranks": ranks, "least_s": scope.least_s(ranks)}
         yield {"kind": "adam", **common, "n": _large(scope)}
