@@ -53,7 +53,8 @@ MEASURE = Command(
 
 @command
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure. 0: machine.yaml is written; 1: a rank died, or nothing was timed; 2: it cannot be measured here."""
+    """Measure. 0: machine.yaml is written; 1: a rank died, somebody ended it, or nothing was timed; 2: it cannot be
+    measured here."""
     given = MEASURE.parse(argv)
     size = given.words[0] if given.words else "quick"
     if len(given.words) > 1 or size not in SIZES:

@@ -58,10 +58,13 @@ def phases(scope: Scope, known: Sequence[Case]) -> list[dict[str, Any]]:
     return [{**one, "seconds": seconds} for one in found if one["case"]]
 
 
-def figures(folder: Path, known: Sequence[Mapping[str, Any]], limit_w: float | None) -> Iterator[Figure]:
+def figures(
+    folder: Path, known: Sequence[Mapping[str, Any]], limit_w: float | None, ranks: int | None = None
+) -> Iterator[Figure]:
     """Yield power of each phase that ran, its share of the limit (W of a device, or of all of a CPU), and the energy of
-    a token. known: the phases."""
-    lines, samples = _lines(folder), _samples(folder)
+    a token. known: the phases; ranks: of the first node, whose power it is (default: all)."""
+    samples = _of_working(_samples(folder), ranks)
+    lines = [line for line in _lines(folder) if ranks is None or line.get("rank", 0) < ranks]
     if limit_w:
         yield Figure("power_limit", limit_w, "W", "the limit that is set, as its tool states it", {}, None, 1, 1)
     for one in known:
@@ -82,6 +85,16 @@ def figures(folder: Path, known: Sequence[Mapping[str, Any]], limit_w: float | N
             yield Figure(
                 "energy_per_token", watts * devices * seconds / tokens, "J/token", text, of, None, count, count
             )
+
+
+def _of_working(samples: Sequence[Sample], ranks: int | None) -> list[Sample]:
+    """Return the samples of the devices that work: where more report than there are ranks, those that take the most."""
+    watts: dict[str, list[float]] = {}
+    for one in samples:
+        if one.power_w is not None:
+            watts.setdefault(one.device, []).append(one.power_w)
+    most = sorted(watts, key=lambda device: -fmean(watts[device]))[:ranks]
+    return [one for one in samples if one.device in most]
 
 
 def _counted(own: Sequence[Mapping[str, Any]]) -> bool:

@@ -76,20 +76,22 @@ def measured(  # noqa: PLR0913
     left = visits(len(known), rounds, _done(folder, known), once=once)
     sustained = power.phases(scope, known) if (here.vendor or power.counter()) and not scope.probe else []
     runs, why = _trainings(scope)
-    ending = None
+    ending, last = None, None
     if left or scope.nodes > 1 or not power.done(folder, sustained):  # other nodes wait for this one
         limit = limit_s * (OF_KERNELS if runs else 1)
         work = {"cases": known, "visits": left, "phases": sustained, "limit_s": limit}
         ending = _run(scope, here, work, folder, nodes or Nodes())
     if runs and not (ending and (ending.exit_code or ending.signal_sent)):
-        trainings.run(folder, runs, began + limit_s, _said)
+        last = trainings.run(folder, runs, began + limit_s, _said)
     machine = machine_of(scope, here, known, folder)
     missing = len(visits(len(known), rounds, _done(folder, known), once=once))
     machine = replace(machine, unknown={**machine.unknown, **_cut(missing, ending, folder)})
     if why:
         machine = replace(machine, unknown={**machine.unknown, "trainings": why})
-    machine = trainings.with_trainings(machine, [*trainings.done(folder, runs)], len(runs))
-    return _judged(machine, scope, known, folder, sustained), ending.exit_code or 0 if ending else 0
+    every, last = [*trainings.done(folder, runs)], last or ending
+    machine = trainings.with_trainings(machine, every, len(runs), _ended(last, folder))
+    code = (last.exit_code or int(last.signal_sent is not None)) if last else 0
+    return _judged(machine, scope, known, folder, sustained), code
 
 
 def joined(scope: Scope, here: Devices, folder: Path, nodes: Nodes) -> int:
@@ -106,12 +108,17 @@ def _cut(missing: int, ending: Ending | None, folder: Path) -> dict[str, str]:
     """Return that timings are missing, and why."""
     if not missing:
         return {}
-    why = "time was up: more minutes, or the same call again"
-    if ending and ending.signal_sent:
-        why = f"{ending.signal_sent} ended it: the same call again goes on"
-    elif ending and ending.exit_code:
-        why = f"a rank died, exit code {ending.exit_code}: {folder / LOG} says of what"
+    why = _ended(ending, folder) or "time was up: more minutes, or the same call again"
     return {"timings": f"{missing} are missing: {why}"}
+
+
+def _ended(ending: Ending | None, folder: Path) -> str:
+    """Return what ended it before its time; empty where nothing did."""
+    if ending and ending.signal_sent:
+        return f"{ending.signal_sent} ended it: the same call again goes on"
+    if ending and ending.exit_code:
+        return f"a rank died, exit code {ending.exit_code}: {folder / LOG} says of what"
+    return ""
 
 
 def _judged(
@@ -121,7 +128,8 @@ def _judged(
     lines = [*_lines(folder)]
     samples = samples_of(known, lines, scope.ranks)
     limit = _limit_w(scope, machine)
-    found = [*parameters(machine, known, lines), *power.figures(folder, sustained, limit)]
+    watts = power.figures(folder, sustained, limit, scope.node_ranks)
+    found = [*parameters(machine, known, lines), *watts]
     machine = replace(machine, figures=(*machine.figures, *found))
     machine = replace(machine, unknown={**machine.unknown, **_not_there(machine, scope, limit)})
     warnings = tuple(suspicious(machine, samples, _peaks(machine)))

@@ -19,7 +19,7 @@ from estimate.of_machine import learned, trained
 from estimate.of_record import columns_of_record
 from estimate.rows import Column
 from launchers.plan import Plan
-from launchers.runner import execute
+from launchers.runner import Ending, execute
 from parsers.storage import RUN_FILE
 
 RUNS, WARM_UP, STEPS = "trainings", 3, 16
@@ -85,17 +85,19 @@ def overrides(ranks: int, full: bool) -> list[tuple[str, ...]]:
     return [run for run in known if any(f"gpus_per_node={count}" in run for count in range(1, ranks + 1))]
 
 
-def run(folder: Path, runs: Sequence[tuple[str, ...]], ends: float, say: Callable[[str], None]) -> None:
+def run(folder: Path, runs: Sequence[tuple[str, ...]], ends: float, say: Callable[[str], None]) -> Ending | None:
     """Run trainings, those that are done excepted, all of them once, then again, until the monotonic time `ends` has
-    come or somebody ends it."""
+    come or somebody ends it; return then how that one ended."""
     for seed, (number, words) in product(SEEDS, enumerate(runs)):
         if time.monotonic() > ends:
-            return
+            return None
         say(f"measure: training {number + 1} of {len(runs)}, seed {seed}")
         argv = (sys.executable, "-m", "tensorprimat", "launch", *typed(folder, number, seed, words))
         plan = Plan(argv=argv, files={}, env={}, log=f"{RUNS}-{number:02}-{seed}.log")
-        if execute(plan, folder, HANG_S, lambda line: True).signal_sent:
-            return
+        ending = execute(plan, folder, HANG_S, lambda line: True)
+        if ending.signal_sent:
+            return ending
+    return None
 
 
 def typed(folder: Path, number: int, seed: int, words: Sequence[str]) -> tuple[str, ...]:
@@ -122,11 +124,12 @@ def _completed(folder: Path, number: int, words: tuple[str, ...]) -> Iterator[Do
             yield Done(training, columns_of_record(found), memory_bytes or None)
 
 
-def with_trainings(machine: Machine, every: Sequence[Done], expected: int) -> Machine:
+def with_trainings(machine: Machine, every: Sequence[Done], expected: int, ended: str = "") -> Machine:
     """Return the machine with what its trainings say: factors by all, and what each is predicted as by the others.
-    expected: how many were to complete."""
+    expected: how many were to complete; ended: what ended it before its time."""
     if len(every) < expected:
-        reason = f"{len(every)} of {expected} completed: it takes more minutes, or {RUNS}/ says what failed"
+        why = ended or f"it takes more minutes, or {RUNS}/ says what failed"
+        reason = f"{len(every)} of {expected} completed: {why}"
         machine = replace(machine, unknown={**machine.unknown, "trainings": reason})
     if len(every) < LEAST:
         unknown = {**machine.unknown, "factors": f"{len(every)} trainings completed, {LEAST} are needed"}

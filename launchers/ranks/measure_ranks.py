@@ -115,6 +115,8 @@ def _timed_all(  # noqa: PLR0913
             if rank in case.get("pair", range(case["ranks"])):
                 torch.set_num_threads(max(1, settings["cores"] // min(case["ranks"], of_a_node)))
                 line = {"case": index, "round": turn, "rank": rank, **_visit(case, device, groups)}
+                if device.type == "cuda" and "model" in case:
+                    released()
                 samples.write(json.dumps(line) + "\n")
                 samples.flush()
             if rank == 0 and done % 50 == 0:
@@ -214,6 +216,15 @@ def _of_megatron() -> dict[str, Any]:
     return {"engine": _resident() - before}
 
 
+def released() -> None:
+    """Free what a model held: the first step of an optimizer leaves circles (of importing torch._dynamo) that hold all
+    of its tensors, which nothing else collects while times are taken."""
+    import torch
+
+    gc.collect()
+    torch.cuda.empty_cache()  # NCCL takes its own beside torch's
+
+
 class _Stopped:
     """Note that somebody wants this to end, which it does after the visit that is running."""
 
@@ -227,23 +238,39 @@ class _Stopped:
 
 
 def _visit(case: Mapping[str, Any], device: Any, groups: Mapping[int, Any]) -> dict[str, Any]:
-    """Return seconds of one call of the case's work, how many calls were timed and how many warmed up; or an error."""
+    """Return seconds of one call of the case's work, how many calls were timed and how many warmed up; or an error,
+    that of this rank or that another had one: none waits for a rank that has no work."""
     import torch
     from measured_work import work_of
 
-    try:
-        with torch.set_grad_enabled(bool(case.get("backward"))):
-            work = work_of(case, device, groups)
-            return _timed(work, case, device, groups)
-    except (RuntimeError, NotImplementedError, ValueError) as error:  # torch's, of a dtype or size that it cannot do
-        if any(name in str(error) for name in _LOST):
-            raise
-        return {"seconds": None, "error": " ".join(str(error).split())[:300]}
+    alone, error = case["kind"] not in _TOGETHER, ""
+    with torch.set_grad_enabled(bool(case.get("backward"))):
+        try:
+            seconds_of = _clock(work_of(case, device, groups), device)
+            warm = _warm(seconds_of, case, groups) if alone else None
+        except _REFUSALS as refused:
+            error = _said(refused)
+        if not _all_can(not error, case, groups):
+            return {"seconds": None, "error": error or "another rank could not do it"}
+        try:
+            return _timed(seconds_of, warm or _warm(seconds_of, case, groups), case, groups)
+        except _REFUSALS as refused:
+            return {"seconds": None, "error": _said(refused)}
 
 
-def _timed(
-    work: Callable[[], object], case: Mapping[str, Any], device: Any, groups: Mapping[int, Any]
-) -> dict[str, Any]:
+_REFUSALS = (RuntimeError, NotImplementedError, ValueError, OSError)
+"""Errors of torch, of a dtype or size that it cannot do or that lacks memory, and of a disk that is full."""
+
+
+def _said(refused: Exception) -> str:
+    """Return what an error says. Raises it where it is of a connection."""
+    if any(name in str(refused) for name in _LOST):
+        raise refused
+    return " ".join(str(refused).split())[:300]
+
+
+def _clock(work: Callable[[], object], device: Any) -> Callable[[int], float]:
+    """Return what makes so many calls and returns the seconds of each."""
     import torch
 
     def seconds_of(calls: int) -> float:
@@ -254,8 +281,13 @@ def _timed(
             torch.cuda.synchronize()
         return (time.perf_counter() - started) / calls
 
-    if count := case.get("each"):
-        return _each(seconds_of, count, case, groups)
+    return seconds_of
+
+
+def _warm(seconds_of: Callable[[int], float], case: Mapping[str, Any], groups: Mapping[int, Any]) -> tuple[float, int]:
+    """Call until it is no faster any more; return the fastest call, s, and how many there were."""
+    if "each" in case:
+        return min(seconds_of(1) for _ in range(MOST_WARM_UP // 4)), MOST_WARM_UP // 4
     together = case["kind"] in _TOGETHER
     fastest, warm_up = seconds_of(1), 1
     while warm_up < MOST_WARM_UP:
@@ -264,27 +296,42 @@ def _timed(
         settled, fastest = latest > fastest * (1 - WARM), min(latest, fastest)
         if _agreed(settled, case, groups) if together else settled:
             break
-    calls = max(1, int(case["least_s"] / max(fastest, 1e-9)))
-    if together:  # ranks that wait for each other make as many calls
-        calls = _agreed(calls, case, groups)
+    return fastest, warm_up
+
+
+def _timed(
+    seconds_of: Callable[[int], float], warm: tuple[float, int], case: Mapping[str, Any], groups: Mapping[int, Any]
+) -> dict[str, Any]:
     import torch.distributed as dist
 
+    fastest, warm_up = warm
+    calls = max(1, int(case["least_s"] / max(fastest, 1e-9)))
+    if case["kind"] in _TOGETHER:  # ranks that wait for each other make as many calls
+        calls = _agreed(calls, case, groups)
     if "pair" not in case:
         dist.barrier(groups[case["ranks"]])  # at the same time, as in training
+    if count := case.get("each"):
+        each = [seconds_of(1) for _ in range(count)]
+        return {"seconds": sum(each) / count, "calls": count, "each": each}
     return {"seconds": seconds_of(calls), "calls": calls, "warm_up": warm_up}
 
 
-def _each(
-    seconds_of: Callable[[int], float], count: int, case: Mapping[str, Any], groups: Mapping[int, Any]
-) -> dict[str, Any]:
-    """Time so many calls one by one, after some that warm up."""
+def _all_can(can: bool, case: Mapping[str, Any], groups: Mapping[int, Any]) -> bool:
+    """Return whether every rank of the case can do its work."""
+    import torch
     import torch.distributed as dist
 
-    for _ in range(MOST_WARM_UP // 4):
-        seconds_of(1)
-    dist.barrier(groups[case["ranks"]])
-    each = [seconds_of(1) for _ in range(count)]
-    return {"seconds": sum(each) / count, "calls": count, "each": each}
+    if pair := case.get("pair"):
+        theirs, (first, second) = torch.tensor([int(can)]), pair
+        if dist.get_rank() == first:
+            dist.send(theirs, second)
+            dist.recv(theirs, second)
+        else:
+            own = torch.tensor([int(can)])
+            dist.recv(theirs, first)
+            dist.send(own, first)
+        return can and bool(theirs.item())
+    return bool(_agreed(can, case, groups))
 
 
 def _agreed(value: int, case: Mapping[str, Any], groups: Mapping[int, Any]) -> int:

@@ -5,7 +5,8 @@ The words of a case are those of measure/cases.py: sizes in elements, rows, colu
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,11 @@ SHARED = 32769  # elements: torch gives more than 32,768 to several threads (at:
 
 def work_of(case: Mapping[str, Any], device: torch.device, groups: Groups) -> Work:
     """Return the work of a case. KeyError: no such kind. RuntimeError: torch cannot do it here, or lacks the memory."""
+    if device.type == "cuda":
+        wanted = case.get("dtype") == "tf32"
+        torch.backends.cuda.matmul.allow_tf32 = wanted  # of any kind of work: the case before left its own
+        if wanted and not torch.backends.cuda.matmul.allow_tf32:
+            raise RuntimeError("this torch computes fp32 although tf32 is allowed: on ROCm HIPBLASLT_ALLOW_TF32=1")
     return _KINDS[case["kind"]](case, device, groups)
 
 
@@ -40,7 +46,6 @@ def _random(case: Mapping[str, Any], device: torch.device, *shape: int, grad: bo
 def _gemm(case: Mapping[str, Any], device: torch.device, _: Groups) -> Work:
     """Multiply as a linear layer does: rows of m tokens by a weight of n × k."""
     rows, weight = _random(case, device, case["m"], case["k"]), _random(case, device, case["n"], case["k"])
-    torch.backends.cuda.matmul.allow_tf32 = case["dtype"] == "tf32"  # of fp32 alone
     if case["dtype"] == "fp8":
         return _fp8(rows, weight)
     return lambda: functional.linear(rows, weight)
@@ -148,7 +153,7 @@ def _graph(case: Mapping[str, Any], device: torch.device, groups: Groups) -> Wor
     launch, graph = _launches(case, device, groups), torch.cuda.CUDAGraph()
     launch()
     torch.cuda.synchronize()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # NCCL's watchdog asks for its events meanwhile
         launch()
     return lambda: graph.replay()
 
@@ -239,8 +244,14 @@ def _model(case: Mapping[str, Any], device: torch.device, _: Groups) -> Work:
     return (lambda: peer.step(batch)) if case["backward"] else (lambda: peer.loss(batch[0]))
 
 
-def _file(case: Mapping[str, Any]) -> Path:
-    return Path(f"{case['kind']}-{dist.get_rank()}.tmp")
+@contextmanager
+def _passing(case: Mapping[str, Any]) -> Iterator[Path]:
+    """Yield where a file of this rank is while it is written: it has no name afterwards, whatever went wrong."""
+    path = Path(f"{case['kind']}-{dist.get_rank()}.tmp")
+    try:
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def _save(case: Mapping[str, Any], device: torch.device, _: Groups) -> Work:
@@ -248,22 +259,20 @@ def _save(case: Mapping[str, Any], device: torch.device, _: Groups) -> Work:
     state = torch.zeros(case["bytes"], dtype=torch.uint8, device=device)
 
     def save() -> None:
-        with _file(case).open("wb") as file:
+        with _passing(case) as path, path.open("wb") as file:
             torch.save(state, file)
             file.flush()
             os.fsync(file.fileno())
-        _file(case).unlink()
 
     return save
 
 
 def _load(case: Mapping[str, Any], device: torch.device, _: Groups) -> Work:
     """Read such a file, of which the system has forgotten what it kept in memory, back to the device."""
-    path = _file(case)
-    torch.save(torch.zeros(case["bytes"], dtype=torch.uint8), path)
-    held = path.open("rb")
-    os.fsync(held.fileno())
-    path.unlink()
+    with _passing(case) as path:
+        torch.save(torch.zeros(case["bytes"], dtype=torch.uint8), path)
+        held = path.open("rb")
+        os.fsync(held.fileno())
 
     def load() -> torch.Tensor:
         os.posix_fadvise(held.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -277,10 +286,9 @@ def _data(case: Mapping[str, Any], device: torch.device, _: Groups) -> Work:
     """Read a batch of sequences from anywhere in a file of tokens that is mapped into memory, to the device."""
     import numpy as np
 
-    path = _file(case)
-    np.zeros(case["n"], dtype=np.int32).tofile(path)
-    tokens, length = np.memmap(path, np.int32, "r"), case["seq"] + 1
-    path.unlink()
+    with _passing(case) as path:
+        np.zeros(case["n"], dtype=np.int32).tofile(path)
+        tokens, length = np.memmap(path, np.int32, "r"), case["seq"] + 1
     draw = np.random.default_rng(dist.get_rank())
 
     def read() -> torch.Tensor:

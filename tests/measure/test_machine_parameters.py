@@ -144,6 +144,22 @@ def test_power_is_the_mean_of_samples_within_a_phase_and_a_share_of_the_limit(tm
     assert not power.done(tmp_path, [{"phase": "memory-bound"}])
 
 
+def test_power_is_of_the_devices_that_work_and_of_the_first_node_s_tokens(tmp_path: Path) -> None:
+    step = {"phase": "training", "case": {"batch": 4, "seq": 64}}
+    for rank in range(4):  # of two nodes
+        (tmp_path / f"phases-{rank}.jsonl").write_text(phase("training", 110, rank))
+    watts = {0: 80.0, 1: 600.0, 2: 640.0, 3: None}  # of idle ones, too, and of one that reports nothing
+    samples = [
+        {"monotonic_s": 110.2 + second, "device": device, "power_w": power_w, "tool": "amd-smi"}
+        for second in range(6)
+        for device, power_w in watts.items()
+    ]
+    (tmp_path / FILE).write_text("\n".join(map(json.dumps, samples)))
+    found = {one.name: one.value for one in power.figures(tmp_path, [step], 700.0, ranks=2)}
+    assert found["power"] == 620.0
+    assert found["energy_per_token"] == pytest.approx((600 + 640) * 6 / (2 * 10 * 4 * 64))
+
+
 def test_the_processor_s_own_counter_is_read_also_where_it_begins_again(tmp_path: Path) -> None:
     for number, (joules, watts_limit) in enumerate(((10, 200), (250, 150))):
         zone = tmp_path / f"intel-rapl:{number}"
