@@ -60,11 +60,13 @@ class Validation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.median < self.target
 
 
-class Factor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """By what the trainings multiply a parameter of estimate. sd: of its logarithm."""
+class Factor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """By what the trainings multiply a parameter of estimate. sd: of its logarithm. of: the parameter's value then,
+    where it is none of the machine's figures: a later release may ship another."""
 
     value: float
     sd: float
+    of: float | None = None
 
 
 class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

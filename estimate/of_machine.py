@@ -57,7 +57,7 @@ def with_machine(
         return known, msgspec.structs.replace(values, source=source)
     offsets = {name: Value(1.0, MEASURED) for case in cases_of(jobs_of([known])).distinct for name in case.offsets}
     errors = {DISTANCES[0][0]: {"all": _error(machine)}}
-    times = _times(values, {name: factor.value for name, factor in machine.factors.items()})
+    times = _corrected(values, machine.factors)
     efficiency = f"gemm_efficiency.{columns['hardware']}.{columns['precision']}"
     measured = tuple(sorted({*parameters.measured, efficiency}))
     return known, msgspec.structs.replace(times, offsets=offsets, errors=errors, measured=measured, source=source)
@@ -76,13 +76,16 @@ def learned(
     def residuals(x: Numbers) -> Numbers:
         factors, predicted = dict(zip(FITTED, np.exp(x * deviations).tolist(), strict=True)), np.empty(len(target))
         for rows, jobs, parameters in groups:
-            predicted[rows] = step_time(jobs, _times(parameters, factors)).total
+            own = {name: factor * parameters.of(name) for name, factor in factors.items()}
+            predicted[rows] = step_time(jobs, _with(parameters, own)).total
         return np.concatenate([(np.log(predicted) - target) / REPEATED, x])
 
     found = least_squares(residuals, np.zeros(len(FITTED)), loss="soft_l1", xtol=1e-4, ftol=1e-4)
     sds = np.sqrt(np.diag(np.linalg.inv(found.jac.T @ found.jac))) * deviations
-    values = np.exp(found.x * deviations)
-    return {name: Factor(_short(value), _short(sd)) for name, value, sd in zip(FITTED, values, sds, strict=True)}
+    values, known = np.exp(found.x * deviations), shipped()
+    of = {name: known.of(name) for name in FITTED if all(one.of(name) == known.of(name) for *_, one in groups)}
+    every = zip(FITTED, values, sds, strict=True)
+    return {name: Factor(_short(value), _short(sd), of.get(name)) for name, value, sd in every}
 
 
 def _alike(trainings: Sequence[tuple[dict[str, Column], Parameters]]) -> list[tuple[list[int], Jobs, Parameters]]:
@@ -99,17 +102,18 @@ def _alike(trainings: Sequence[tuple[dict[str, Column], Parameters]]) -> list[tu
 
 def trained(machine: Machine, columns: Mapping[str, Column], factors: Mapping[str, Factor]) -> float:
     """Return the step time of one training, s, by the machine and the factors of others."""
-    known = _replaced(machine, columns, _without_offsets(shipped()))
-    return _seconds(*known, {name: factor.value for name, factor in factors.items()})
+    known, parameters = _replaced(machine, columns, _without_offsets(shipped()))
+    return float(step_time(jobs_of([known]), _corrected(parameters, factors)).total[0])
 
 
-def _seconds(columns: Mapping[str, Column], parameters: Parameters, factors: Mapping[str, float]) -> float:
-    return float(step_time(jobs_of([columns]), _times(parameters, factors)).total[0])
+def _corrected(parameters: Parameters, factors: Mapping[str, Factor]) -> Parameters:
+    """Return the parameters with what trainings say of them."""
+    return _with(parameters, {name: one.value * (one.of or parameters.of(name)) for name, one in factors.items()})
 
 
-def _times(parameters: Parameters, factors: Mapping[str, float]) -> Parameters:
-    times = {name: Value(factor * parameters.of(name), MEASURED) for name, factor in factors.items()}
-    return msgspec.structs.replace(parameters, values={**parameters.values, **times})
+def _with(parameters: Parameters, values: Mapping[str, float]) -> Parameters:
+    own = {name: Value(value, MEASURED) for name, value in values.items()}
+    return msgspec.structs.replace(parameters, values={**parameters.values, **own})
 
 
 def _without_offsets(parameters: Parameters) -> Parameters:

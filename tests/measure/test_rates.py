@@ -19,6 +19,7 @@ from conf.errors import ConfigError
 from conf.machine import VERSION, Factor, Figure, Machine, Training, read, write
 from estimate.experiment import columns_of
 from estimate.figures import estimate
+from estimate.fitted import shipped
 from estimate.of_machine import CALLS, learned, trained
 from measure.cases import Case, Scope, cases, flops_of, group_of, moved_bytes, visits
 from measure.rates import figures, samples_of
@@ -262,6 +263,23 @@ def test_trainings_say_what_kernels_and_links_do_not_and_predict_others() -> Non
         assert interval[0] < expected < interval[1] < 1.5 * expected
         assert not found.time.notes[0]
         assert found.accuracy.startswith(f"95 % by the errors of {len(every)} trainings on host, each predicted")
+
+
+def test_another_release_predicts_the_same_of_a_machine_whose_trainings_say_it() -> None:
+    every = [training(words) for words in overrides(2, full=False)]
+    known, e = with_trainings(machine(), every, len(every)), load_experiment("platform=cpu", *UNSEEN[0])
+    before = estimate(e, machine=known).figures["step_time_mean_s"].value
+    later = {name: with_values(one, value=3 * one.value) for name, one in shipped().values.items()}
+    other = with_values(shipped(), values={**shipped().values, **{name: later[name] for name in NOT_MEASURED}})
+    after = estimate(e, other, machine=known).figures["step_time_mean_s"].value
+    assert after == pytest.approx(before, rel=1e-9)
+    without = {name: Factor(one.value, one.sd) for name, one in known.factors.items()}
+    bare = Machine(**{**vars_of(known), "factors": without})
+    assert estimate(e, other, machine=bare).figures["step_time_mean_s"].value != pytest.approx(before, rel=0.01)
+
+
+NOT_MEASURED = ("step_overhead", "micro_overhead", "permute", "traffic_backward", "gemm_backward")
+"""Parameters that no figure of a machine is, and its trainings alone correct."""
 
 
 def test_factors_without_trainings_are_one_and_few_trainings_give_none() -> None:
