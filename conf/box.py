@@ -8,7 +8,8 @@ from conf.errors import Problem
 from conf.machine import Figure, Machine
 
 SLOWER, HALF = 0.05, 0.6
-"""A rate that is surely lower by that share, and the share of a link's rate below which it runs at half of it."""
+"""A rate that is surely lower by that share, and the share of a link's rate below which it runs at half of it: where
+the intervals of both, of then and of now, say so."""
 
 
 def against(reference: Machine, here: Machine) -> Iterator[Problem]:
@@ -26,9 +27,15 @@ def against(reference: Machine, here: Machine) -> Iterator[Problem]:
         yield Problem("machine", "was measured with another number of nodes", str(here.nodes), nodes, "measure here")
         return
     known = {_key(one): one for one in reference.figures}
+    if not any(one.interval for one in reference.figures if _least(one) is not None):
+        hint = "measure again with more minutes="
+        yield Problem("machine", "has too few rounds for a box to be held against it", reference.date, hint=hint)
+        return
     for one in here.figures:
         before = known.get(_key(one))
-        if before is not None and (least := _least(one)) is not None and _high(one) < least * before.value:
+        if before is None or before.interval is None or (least := _least(one)) is None:
+            continue
+        if _high(one) < least * before.interval[0]:
             share = f"{one.value / before.value:.0%} of the {before.value:.4g} {one.unit} of {reference.date[:10]}"
             cause = "a link at half rate" if least == HALF else "clocks or power are capped, heat, or others use it"
             yield Problem(" ".join(map(str, _key(one))), f"is {share}", f"{one.value:.4g} {one.unit}", hint=cause)

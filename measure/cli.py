@@ -25,6 +25,14 @@ from measure.session import FILE, LOG, PAGE, SIZES, Nodes, joined, measured, ref
 from metrics.quantity import shown
 from parsers.storage import replace_file
 
+
+def _number(text: str) -> int:
+    """Read the number of a node. Raises ValueError."""
+    if not text.isdecimal():
+        raise ValueError("an integer from 0")
+    return int(text)
+
+
 MEASURE = Command(
     name="measure",
     summary="Time kernels, links and small trainings on this machine by torch: what estimate uses of it.",
@@ -40,7 +48,7 @@ MEASURE = Command(
         ),
         Key("minutes", "end after so long with what there is", between(0.1, 24 * 60, "0.1 to 1440"), None, "5"),
         Key("nodes", "nodes that measure together, each by this call", positive_integer, 1, "2"),
-        Key("node_rank", "the number of this one of them, from 0", int, 0, "1"),
+        Key("node_rank", "the number of this one of them, from 0", _number, 0, "1"),
         Key("master_addr", "where the first of them is reached", str, None, "node1"),
         Key("master_port", "and by which port", partial(positive_integer, most=65535), 29500, "29501"),
         Key("baseline", "a machine.yaml that links and throughput are set against", Path, None, "other/machine.yaml"),

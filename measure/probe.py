@@ -21,7 +21,6 @@ def problems(reference: Machine) -> list[Problem]:
     with tempfile.TemporaryDirectory(prefix="tprimat-probe-") as directory:
         machine, code = measured(scope, here, Path(directory), rounds, 60 * minutes)
     if code or not machine.figures:
-        return [
-            Problem("machine", "a rank of the probe died", f"exit code {code}", hint="tprimat measure probe -o DIR")
-        ]
+        hint = f"tprimat measure probe ranks={scope.ranks} -o DIR, whose measure.log says of what"
+        return [Problem("machine", "a rank of the probe died", f"exit code {code}", hint=hint)]
     return [*box.against(reference, machine)]

@@ -69,7 +69,7 @@ def _visit_all(settings: Mapping[str, Any], folder: Path, device: Any) -> None:
     import torch.distributed as dist
 
     world = dist.get_world_size()
-    counts = sorted({world, *(case["ranks"] for case in settings["cases"])})
+    counts = sorted({world, *(case[key] for case in settings["cases"] for key in ("ranks", "group") if key in case)})
     groups = {count: _own_group(count) for count in counts}
     ends, stopped = time.monotonic() + settings["limit_s"], _Stopped()
     torch.manual_seed(dist.get_rank())

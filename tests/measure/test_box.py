@@ -56,6 +56,17 @@ def test_a_box_that_is_slower_or_has_a_link_at_half_rate_is_refused_and_a_sound_
     assert neighbour.what == slow
 
 
+def test_a_reference_of_few_rounds_refuses_no_box_and_says_so() -> None:
+    reference = gpus(gemm_best=1.5)
+    figures_ = tuple(replace(one, interval=None) for one in reference.figures)
+    (problem,) = box.against(replace(reference, figures=figures_), gpus())
+    assert "too few rounds" in problem.what
+    wide = tuple(
+        (one.interval and replace(one, interval=(one.value / 2, one.value))) or one for one in reference.figures
+    )
+    assert not [*box.against(replace(reference, figures=wide), gpus())]  # which may be as slow itself
+
+
 def test_a_file_of_another_machine_is_no_measure() -> None:
     (other,) = box.against(gpus(), replace(gpus(), device="AMD Instinct MI300X"))
     assert "another device" in other.what

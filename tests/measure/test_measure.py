@@ -73,15 +73,27 @@ def test_a_rank_that_dies_leaves_a_file_that_says_what_is_missing(tmp_path: Path
     assert "timings" not in read(tmp_path / "machine.yaml").unknown
 
 
+def sampled(folder: Path, ranks: int, cases: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Visit each case once; return what each rank wrote."""
+    visits = [[0, index] for index in range(len(cases))]
+    work = {"accelerator": False, "cores": 1, "cases": cases, "visits": visits, "limit_s": 300}
+    (folder / "todo.json").write_text(json.dumps(work), encoding="utf-8")
+    words = ["--standalone", f"--nproc-per-node={ranks}", str(FOLDER / "measure_ranks.py"), "--settings=todo.json"]
+    subprocess.run([sys.executable, str(START), *words], cwd=folder, check=True, timeout=PATIENCE_S)
+    texts = [(folder / f"samples-{rank}.jsonl").read_text(encoding="utf-8") for rank in range(ranks)]
+    return [[*map(json.loads, text.splitlines())] for text in texts]
+
+
+def test_groups_side_by_side_need_no_case_of_as_many_ranks(tmp_path: Path) -> None:
+    """Be a probe of eight: it has groups of four, and nothing else of four ranks."""
+    case = {"kind": "all_reduce", "dtype": "float32", "ranks": 4, "group": 2, "least_s": 1e-3, "bytes": 1 << 12}
+    assert all(line["seconds"] > 0 for (line,) in sampled(tmp_path, 4, [case]))
+
+
 def test_a_rank_that_cannot_do_a_piece_of_work_lets_none_wait_and_leaves_no_file(tmp_path: Path) -> None:
     (tmp_path / "save-1.tmp").mkdir()  # where the second rank is to write
     case = {"dtype": "float32", "ranks": 2, "least_s": 1e-3, "bytes": 1 << 12}
-    cases = [{**case, "kind": kind} for kind in ("save", "load", "all_reduce")]
-    work = {"accelerator": False, "cores": 1, "cases": cases, "visits": [[0, 0], [0, 1], [0, 2]], "limit_s": 300}
-    (tmp_path / "todo.json").write_text(json.dumps(work), encoding="utf-8")
-    words = ["--standalone", "--nproc-per-node=2", str(FOLDER / "measure_ranks.py"), "--settings=todo.json"]
-    subprocess.run([sys.executable, str(START), *words], cwd=tmp_path, check=True, timeout=PATIENCE_S)
-    found = [[*map(json.loads, (tmp_path / f"samples-{rank}.jsonl").open(encoding="utf-8"))] for rank in (0, 1)]
+    found = sampled(tmp_path, 2, [{**case, "kind": kind} for kind in ("save", "load", "all_reduce")])
     assert [[line["seconds"] is None for line in own] for own in found] == [[True, False, False]] * 2
     assert found[0][0]["error"] == "another rank could not do it"
     assert "save-1.tmp" in found[1][0]["error"]
@@ -138,6 +150,7 @@ def read_lines(path: Path) -> list[dict[str, int]]:
         (["ranks=100000"], "more than there are"),
         (["ranks=0"], "an integer from 1"),
         (["minutes=0"], "0.1 to 1440"),
+        (["node_rank=first"], "an integer from 0"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
