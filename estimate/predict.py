@@ -93,7 +93,8 @@ def _expected(known: Parameters, case: Case) -> tuple[str, Error]:
     distance = distance_of(known, case)
     name, error = error_of(known, distance, classes_of(case))
     if case.hardware == "cpu" and distance != DISTANCES[0][0]:
-        return "a guess: no training on a CPU was published; `measure` says what this one does", Error(0, HOST, HOST)
+        said = "a guess: no training on a CPU was published; four trainings by `measure` say what this one does"
+        return said, Error(0, HOST, HOST)
     return name if distance == DISTANCES[0][0] else f"{name} whose {distance} was new", error
 
 
