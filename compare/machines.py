@@ -11,7 +11,16 @@ from conf.errors import InputError, Problem
 from conf.machine import Figure, Machine
 
 _LESS_IS_BETTER = ("_latency", "_deviation", "launch", "jitter", "communication_", "_memory", "energy_")
-_NEITHER = ("power", "attention_backward", "gemm_rows", "gemm_width", "attention_tokens", "attention_channels")
+_NEITHER = (
+    "power",
+    "clock",
+    "temperature",
+    "attention_backward",
+    "gemm_rows",
+    "gemm_width",
+    "attention_tokens",
+    "attention_channels",
+)
 
 
 class Ratio(NamedTuple):

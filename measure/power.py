@@ -69,6 +69,7 @@ def figures(
         yield Figure("power_limit", limit_w, "W", "the limit that is set, as its tool states it", {}, None, 1, 1)
     for one in known:
         own = [line for line in lines if line["phase"] == one["phase"]]
+        yield from _of_clock(own, {"phase": one["phase"]})
         watts = _watts(own, samples)
         if watts is None:
             continue
@@ -95,6 +96,16 @@ def _of_working(samples: Sequence[Sample], ranks: int | None) -> list[Sample]:
             watts.setdefault(one.device, []).append(one.power_w)
     most = sorted(watts, key=lambda device: -fmean(watts[device]))[:ranks]
     return [one for one in samples if one.device in most]
+
+
+def _of_clock(own: Sequence[Mapping[str, Any]], of: Mapping[str, int | str]) -> Iterator[Figure]:
+    """Yield the slowest device's clock and the hottest one's temperature, where ranks could read them."""
+    read = [line for line in own if "clock_mhz" in line]
+    if read:
+        clock, degrees = min(line["clock_mhz"] for line in read), max(line["temperature_c"] for line in read)
+        text = "median of readings ten times a second, of the slowest device"
+        yield Figure("clock", 1e6 * clock, "Hz", text, of, None, len(read), len(read))
+        yield Figure("temperature", degrees, "°C", "most of such readings of all", of, None, len(read), len(read))
 
 
 def _counted(own: Sequence[Mapping[str, Any]]) -> bool:

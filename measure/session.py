@@ -301,6 +301,9 @@ def _not_there(machine: Machine, scope: Scope, limit: float | None) -> dict[str,
         found |= dict.fromkeys(("power", "power_share", "energy_per_token"), why)
     elif limit is None:
         found["power_share"] = "no tool states the limit of power"
+    if "clock" not in names:
+        why = "torch reads them by nvidia-ml-py or amdsmi, which cannot be used here"
+        found |= dict.fromkeys(("clock", "temperature"), why if scope.accelerator else "this machine has no GPU")
     for name in ("communication_tp", "communication_pp"):
         if name not in names:
             found[name] = "two degrees are needed, and trainings that completed"

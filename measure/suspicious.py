@@ -88,6 +88,11 @@ def _contradictions(machine: Machine, peaks: Mapping[str, float]) -> Iterator[st
     if machine.accelerator and alone and together and together < (1 - DRIFT) * alone:
         share = f"{together / alone:.0%}"
         yield f"with all {machine.ranks} GPUs at work each does {share} of what one does alone: shared power or heat"
+    light, heavy = (value("clock", phase=f"products {share}") for share in ("25%", "100%"))
+    if light and heavy and heavy < (1 - DRIFT) * light:
+        degrees = value("temperature", phase="products 100%")
+        speeds = f"clocks fall from {light / 1e6:.0f} to {heavy / 1e6:.0f} MHz at {degrees:.0f} °C"
+        yield f"{speeds} as products take all of the time, not a quarter: throttled by the limit of power or by heat"
     idle, memory = (value("power", phase=phase) for phase in ("idle", "memory-bound"))
     if idle and memory and idle > memory:
         yield "idle takes more power than work: others use the device, or the sampler was late"

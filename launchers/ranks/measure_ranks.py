@@ -18,6 +18,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from rank_program import die_with_parent, machine_facts, mark, say
@@ -156,7 +157,7 @@ def _sustained(one: Mapping[str, Any], device: Any, groups: Mapping[int, Any], c
         work = work_of(one["case"], device, groups) if one["share"] else None
         dist.barrier()
         before, begin = _joules(counter), time.monotonic()
-        calls, now = 0, begin
+        calls, now, readings = 0, begin, list[tuple[int, int]]()
         while now < begin + one["seconds"]:
             until = now + _SLICE_S * one["share"]
             while work and time.monotonic() < until:
@@ -164,12 +165,30 @@ def _sustained(one: Mapping[str, Any], device: Any, groups: Mapping[int, Any], c
                 calls += 1
                 if device.type == "cuda":
                     torch.cuda.synchronize()
+            readings += _reading(device)
             if one["share"] < 1:
                 time.sleep(max(0.0, now + _SLICE_S - time.monotonic()))
             now = time.monotonic()
         after = _joules(counter)
     used = None if before is None or after is None else sum(_used(*pair) for pair in zip(before, after, strict=True))
-    return {"begin_s": begin, "end_s": now, "calls": calls, "joules": used}
+    clocks, degrees = zip(*readings, strict=True) if readings else ((), ())
+    of_device = {"clock_mhz": median(clocks), "temperature_c": max(degrees)} if readings else {}
+    return {"begin_s": begin, "end_s": now, "calls": calls, "joules": used, **of_device}
+
+
+def _reading(device: Any) -> list[tuple[int, int]]:
+    """Return a GPU's clock, MHz, and its temperature, °C; empty where torch cannot read them: it needs a package of the
+    vendor's (nvidia-ml-py, amdsmi)."""
+    import torch
+
+    if device.type != "cuda":
+        return []
+    try:
+        clock, degrees = torch.cuda.clock_rate(device), torch.cuda.temperature(device)
+    except Exception:  # noqa: BLE001 - the vendors' packages have errors of their own
+        return []
+    known = clock and all(isinstance(one, int | float) for one in (clock, degrees))  # AMD's may be 0 or "N/A"
+    return [(clock, degrees)] if known else []
 
 
 def _joules(folder: str | None) -> list[tuple[float, float]] | None:

@@ -160,6 +160,25 @@ def test_power_is_of_the_devices_that_work_and_of_the_first_node_s_tokens(tmp_pa
     assert found["energy_per_token"] == pytest.approx((600 + 640) * 6 / (2 * 10 * 4 * 64))
 
 
+def test_clocks_that_fall_under_load_are_named(tmp_path: Path) -> None:
+    phases = [{"phase": f"products {share}"} for share in ("25%", "100%")]
+    for rank, clocks in enumerate(((1980, 1410), (1980, 1950))):
+        texts = [
+            phase(one["phase"], 100, rank, clock_mhz=clock, temperature_c=60 + clock % 100)
+            for one, clock in zip(phases, clocks, strict=True)
+        ]
+        (tmp_path / f"phases-{rank}.jsonl").write_text("".join(texts))
+    found = tuple(power.figures(tmp_path, phases, None))
+    assert [(one.name, one.value) for one in found if one.of["phase"] == "products 100%"] == [
+        ("clock", 1.41e9),
+        ("temperature", 110),
+    ]
+    own = replace(machine(), figures=found)
+    (said,) = suspicious(own, samples_of(cases(SMALL), [], 2), {})
+    assert said.startswith("clocks fall from 1980 to 1410 MHz at 110 °C")
+    assert "throttled" in said
+
+
 def test_the_processor_s_own_counter_is_read_also_where_it_begins_again(tmp_path: Path) -> None:
     for number, (joules, watts_limit) in enumerate(((10, 200), (250, 150))):
         zone = tmp_path / f"intel-rapl:{number}"
