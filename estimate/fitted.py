@@ -83,6 +83,10 @@ def read(path: Path) -> Parameters:
         raise ConfigError(Problem(str(path), "no such file", hint="`estimate calibrate` and `estimate fit` write one"))
     with blamed(str(path), "cannot be used as parameters"):
         known = msgspec.convert(read_yaml(path), Parameters, strict=False)
+    if missing := [] if path == SHIPPED else sorted({*shipped().kinds} - {*known.kinds}):
+        what = "cannot be used as parameters: it lacks kinds of parameters that this version has"
+        hint = "write it again by `estimate calibrate` or `estimate fit`"
+        raise ConfigError(Problem(str(path), what, listed(missing), hint=hint))
     if not known.wider or not known.errors:
         what = "cannot be used as parameters: it does not say how wrong they are (of another version?)"
         raise ConfigError(Problem(str(path), what, hint="write it again by `estimate calibrate` or `estimate fit`"))

@@ -33,7 +33,7 @@ from estimate.cells import (
 from estimate.jobs import PEAK_OF, RECOMPUTED, Jobs, adam_bytes, columns_of_hardware, columns_of_shape
 from estimate.row_request import RowTraining, row_request, sizes_of
 from estimate.row_shape import ours_named, row_shape
-from estimate.switches import UNKNOWN, columns_of_recipe, followed, recomputed_by, released
+from estimate.switches import SWITCHED_OFF, UNKNOWN, columns_of_recipe, followed, recomputed_by, released
 from metrics.shape import Shape
 
 Column = float | str
@@ -160,7 +160,11 @@ class _Reader:
         if problem := next(iter(layout_problems(shape, layout, work, device)), None):
             raise ValueError(problem.what)
         job = columns_of_shape(shape) | self.machine(device, layout["gpus"]) | _named(layout) | work
-        job |= {**UNKNOWN, "padded_experts": 0.0, "stack": stack(self.text("framework"), self.text("date"))}
+        job |= {
+            **UNKNOWN,
+            **dict.fromkeys(SWITCHED_OFF, 0.0),
+            "stack": stack(self.text("framework"), self.text("date")),
+        }
         recipe = followed(ours_named(self.text("model")), job)
         job |= {**self.how(shape, layout, recipe), **released(str(job["stack"]), self.text("model"), self.cells)}
         job |= noted(self.text("notes"))
@@ -288,7 +292,7 @@ class _Reader:
             "sequence_parallel": float(layout["tp"] > 1 and not without),
             "data_parallel_replicas": 1.0,  # a table has no column of them
             "embedding_counts": nan,
-            "gradient_bytes": 4,
+            "gradient_bytes": 2 if self.text("framework").startswith(tuple(spellings()["bf16_gradients"])) else 4,
             "optimizer_bytes": adam_bytes(self.text("precision").lower() in ("fp32", "float32")),
             "fp8_params": 0.0,
             **(columns_of_recipe(recipe) if recipe else {}),

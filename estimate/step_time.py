@@ -43,6 +43,9 @@ NVLS_RANKS = 5
 """Ranks from which NCCL adds up in the switches (stas00/ml-engineering@744d01e, network/README.md: from 5 on H200)."""
 IN_BLOCKS = ("mxfp8", "nvfp4")
 """Precisions of which each block of 32 or 16 elements has a scale of its own."""
+_OF_BIAS = 28
+"""Bytes that the bias of an expert's second product moves for each element, forward: Megatron-Core adds it expert by
+expert in fp32 and joins the pieces (v0.15.3 megatron/core/transformer/moe/experts.py, TEGroupedMLP._apply_bias)."""
 _NORM = 4  # of launching and computing side by side, of which the slower counts
 _NORM_OF_HOST = 1  # a CPU that launches does not compute meanwhile
 _GATHERED_AGAIN = 0.5
@@ -347,7 +350,8 @@ class _Maker:
         self.pretrained = cases.by(_TRAINED, lambda name: float(name != "lora"))
         self.host = cases.by(_HARDWARE, lambda name: float(name == "cpu"))
         self.norm = np.where(self.host, _NORM_OF_HOST, _NORM)
-        self.exposed_tensor = self._exposed(cases, "exposed_tensor")
+        hidden = jobs.async_tensor_parallel * (1 - parameters.of("exposed_async"))
+        self.exposed_tensor = self._exposed(cases, "exposed_tensor") * (1 - hidden)
         overlap = jobs.overlapped_experts
         self.overlap = np.where(np.isnan(overlap), parameters.of("overlap_unknown"), overlap) * (self.ep > 1)
         self.starts = self.rates.launch * (1 + self.overlap * (parameters.of("launch_overlapped") - 1))
@@ -429,11 +433,12 @@ class _Maker:
         )
         gated = 1 + j.gated
         mlp = self.matmul(t, gated * j.ffn_hidden_size / tp, h) + self.matmul(t, h, j.ffn_hidden_size / tp)
-        per_byte = p.of("traffic") / self.rates.memory
+        per_byte = p.of("traffic") * (1 + j.uncompiled * (p.of("traffic_uncompiled") - 1)) / self.rates.memory
         norm = BF16 * 10 * h * self.own_tokens * per_byte
         moving = BF16 * 4 * wide / tp * t * per_byte
         ffn = j.ffn_hidden_size / tp
         quantise = p.of("quantise") * self.quantised / self.rates.memory
+        quantise = quantise * (1 + j.fp8_by_rows * (p.of("quantise_by_rows") - 1))
         zero = np.zeros(())
         dense = _Layer(
             attention_gemm=attention_gemm,
@@ -466,12 +471,13 @@ class _Maker:
         both = self.matmul(self.tokens, gated * np.maximum(shared, 1), h) + self.matmul(self.tokens, h, shared)
         router = self.product(self.tokens / tp, j.num_experts, h, self.rates.matrix_bf16, self.j.peak_bf16_flops)
         permute = p.of("permute") * BF16 * 6 * h * routed / self.rates.memory
+        bias = _OF_BIAS * j.add_bias_linear * h * routed * per_byte
         t = self.tokens
         return dense._replace(
             mlp=np.where(shared > 0, both, 0.0) + router,
             experts=experts,
             activation=BF16 * (gated + 1) * (width * routed + shared * t) * per_byte,
-            moving=dense.moving + permute,
+            moving=dense.moving + permute + bias,
             quantise=dense.quantise
             - quantise * 3 * t * (h + j.ffn_hidden_size / tp)
             + quantise * 3 * (routed * (h + width) + shared * t),

@@ -16,6 +16,8 @@ from estimate.jobs import RECOMPUTED
 
 RELEASED = Path(__file__).parents[1] / "conf" / "tables" / "bridge_switches.csv"
 UNKNOWN: Mapping[str, float] = {"cuda_graphs": nan, "flex_dispatcher": nan, "overlapped_experts": nan}
+SWITCHED_OFF = ("padded_experts", "async_tensor_parallel", "uncompiled", "fp8_by_rows")
+"""Columns of Jobs that are 0 where neither a recipe nor a note says otherwise."""
 _GRAPHS = {"attn": 1 / 3, "mlp": 2 / 3, "moe_router": 1 / 6, "moe_preprocess": 1 / 6, "moe": 1 / 3}
 """Share of a layer's kernels in a graph of this scope (Megatron-Core's cuda_graph_scope): a third each for attention,
 routing and experts, an MLP in place of the last two."""
@@ -75,7 +77,19 @@ def columns_of_recipe(recipe: Recipe) -> dict[str, float]:
     """Return the columns of Jobs that a table of runs has no column for, by the recipe that a row followed."""
     gradients = recipe.experiment.get("precision.accumulate_allreduce_grads_in_fp32")
     known = {} if gradients is None else {"gradient_bytes": 4.0 if gradients else 2.0}
-    return known | switches(recipe) | kept_in_less(recipe)
+    return known | switches(recipe) | kept_in_less(recipe) | torchtitan_switches(recipe)
+
+
+def torchtitan_switches(recipe: Recipe) -> dict[str, float]:
+    """Return what a recipe of TorchTitan says of torch.compile, asynchronous tensor parallelism and float8's scales."""
+    stated = recipe.settings
+    if (compiled := stated.get("compile.enable")) is None:
+        return {}
+    return {
+        "uncompiled": float(not compiled),
+        "async_tensor_parallel": float(bool(stated.get("parallelism.enable_async_tensor_parallel"))),
+        "fp8_by_rows": float(stated.get("quantize.linear.float8.recipe_name") == "rowwise"),
+    }
 
 
 def kept_in_less(recipe: Recipe) -> dict[str, float]:

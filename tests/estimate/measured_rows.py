@@ -26,34 +26,52 @@ LATER = "mlperf-v5.1"
 LEFT_OUT = ("vtrain-single",)  # shapes that no model has, on a node that nobody describes
 
 
-_LATER = {"date": "26.02.01", "gpu": "GB300", "model": "llama3-70b"}
+_BRIDGE = {"source_group": "mbridge"}
+_TITAN = {"source_group": "torchtitan"}
+_ASYNC = {"notes": "AsyncTP"}
+_LATER = _BRIDGE | {"date": "26.02.01", "gpu": "GB300", "model": "llama3-70b"}
 CORRECTIONS: tuple[tuple[Mapping[str, str], Mapping[str, str]], ...] = (
     (
-        {"gpus": "256", "model": "llama3.1-405b", "precision": "nvfp4", "recompute": "full:1layers"},
+        _BRIDGE | {"gpus": "256", "model": "llama3.1-405b", "precision": "nvfp4", "recompute": "full:1layers"},
         {"recompute": "none"},
     ),
     (
-        {"date": "26.02.01", "gpu": "H100", "model": "qwen3-30b-a3b"},
+        _BRIDGE | {"date": "26.02.01", "gpu": "H100", "model": "qwen3-30b-a3b"},
         {"pp": "1", "vp": "1", "ep": "16", "dp": "16"},
     ),
     (_LATER | {"precision": "nvfp4"}, {"mbs": "1", "pp": "4", "vp": "5", "dp": "16"}),
     (_LATER | {"precision": "mxfp8"}, {"mbs": "1", "vp": "5"}),
+    (_BRIDGE | {"date": "25.11", "gpu": "H100", "model": "gpt-oss-120b"}, {"mbs": "1"}),
+    (_TITAN | {"model": "llama3.1-405b", "vp": "2"}, {"mbs": "4", **_ASYNC}),
+    (_TITAN | {"model": "llama3.1-405b"}, _ASYNC),
+    (_TITAN | {"notes": "2D+AsyncTP; 500W cap"}, _ASYNC),
+    (_TITAN | {"notes": "FSDP; 500W cap"}, {"notes": "eager"}),
+    (_TITAN | {"notes": "FSDP; seq 8192 is config default (not in table); 500W cap"}, {"notes": "eager"}),
 )
-"""Rows of Megatron-Bridge that their own recipes contradict (NVIDIA-NeMo/Megatron-Bridge scripts/performance/configs):
-what is theirs, and what the recipe has. The recomputation was collected from the recipe for half as many GPUs; that of
-256 sets recompute_num_layers=None (LLAMA31_405B_PRETRAIN_CONFIG_GB200_NVFP4_V2; a layer of each part was proposed and
-not merged in pull request 3590 of 30 April 2026). The table of 26.02.01 repeats the layout of 26.02, which v0.3.1 has
-left (pull request 2477 of 23 February 2026); 26.04 is as fast with the layout that v0.3.1 has, too. Of 70B on GB300 it
-prints layouts of no recipe, of which one takes 2.8 times the memory that there is; 26.02, v0.3.1 and 26.04 have PP 4.
+"""Rows that their own sources contradict: what is theirs, and what the source has.
+
+Megatron-Bridge (NVIDIA-NeMo/Megatron-Bridge scripts/performance/configs, the recipes). The recomputation was collected
+from the recipe for half as many GPUs; that of 256 sets recompute_num_layers=None
+(LLAMA31_405B_PRETRAIN_CONFIG_GB200_NVFP4_V2; a layer of each part was proposed and not merged in pull request 3590 of
+30 April 2026). The table of 26.02.01 repeats the layout of 26.02, which v0.3.1 has left (pull request 2477 of 23
+February 2026); 26.04 is as fast with the layout that v0.3.1 has, too. Of 70B on GB300 it prints layouts of no recipe,
+of which one takes 2.8 times the memory that there is; 26.02, v0.3.1 and 26.04 have PP 4. Of GPT-OSS on H100 the table
+of 25.11 repeats B200's micro-batch of 4 and its two accumulations, which PP 4 would make eight;
+GPT_OSS_120B_H100_BF16_BASE_CONFIG of v0.2.0 has 1, as all later releases.
+
+torchtitan (pytorch/torchtitan@b5bcd76c benchmarks). All of 405B ran with asynchronous tensor parallelism (the titles of
+tables 5 and 6). Its interleaved run states a local batch of 32 and nothing of micro-batches: at 9dec370, which ran, a
+step has as many as the pipeline has ranks (pipelining_utils.py, build_pipeline_schedule), eight of 4, and two stages a
+rank (generate_split_points). Its 1.28 times the speed of one stage a rank says the same: the bubbles of eight
+micro-batches give 1.30, those of 32 give 1.10. Rows of "FSDP" beside "FSDP + torch.compile" ran without it.
 """
 
 
 def corrected(cells: Mapping[str, str]) -> Mapping[str, str]:
     """Return the cells of a row, without what its own source contradicts."""
-    if cells.get("source_group") == "mbridge":
-        for theirs, ours in CORRECTIONS:
-            if all(cells.get(name) == text for name, text in theirs.items()):
-                return {**cells, **ours}
+    for theirs, ours in CORRECTIONS:
+        if all(cells.get(name) == text for name, text in theirs.items()):
+            return {**cells, **ours}
     return cells
 
 
@@ -64,9 +82,10 @@ def built() -> str:
     writer.writeheader()
     for row in table_rows(COLLECTED):
         if usable(row) and row.cells["source_group"] not in LEFT_OUT:
-            notes = row.cells["notes"]
+            cells = corrected(row.cells)
+            notes = cells["notes"]
             used = noted(notes) or any(word in notes.lower() for word in ("mtp", "dense_layers"))
-            writer.writerow({**corrected(row.cells), "notes": notes if used else ""})
+            writer.writerow({**cells, "notes": notes if used else ""})
     with SHIPPED.open(newline="", encoding="utf-8") as shipped:
         writer.writerows(row for row in csv.DictReader(shipped) if row["source_group"] == LATER)
     return file.getvalue()

@@ -116,6 +116,13 @@ def test_a_run_that_is_slower_than_its_twin_is_named_on_a_cpu_too(slow: int) -> 
     assert calibrate(shipped(), jobs, times).used.all()
 
 
+def test_parameters_of_a_version_with_fewer_kinds_are_refused(tmp_path: Path) -> None:
+    kinds = {name: kind for name, kind in shipped().kinds.items() if name != "exposed_async"}
+    write(tmp_path / "own.yaml", msgspec.structs.replace(shipped(), kinds=kinds))
+    with pytest.raises(ConfigError, match=r"lacks kinds of parameters[^\n]*\n.*exposed_async"):
+        read(tmp_path / "own.yaml")
+
+
 @pytest.mark.parametrize("value", [-0.5, 0.0, float("nan"), float("inf")])
 def test_parameters_that_no_measurement_gives_are_refused(value: float, tmp_path: Path) -> None:
     name, own = next(iter(shipped().values.items()))

@@ -21,6 +21,7 @@ from estimate.jobs import Jobs
 from estimate.row_shape import parameters, row_shape
 from estimate.rows import jobs_of, read_row, read_rows, table_rows
 from estimate.step_time import step_time
+from estimate.switches import torchtitan_switches
 from estimate.tables import judged, predict_table
 from metrics.shape import shape_of_model
 
@@ -45,6 +46,23 @@ def test_the_notes_of_a_row_say_how_it_ran() -> None:
     assert (dropless.job["padded_experts"], padded.job["padded_experts"]) == (0, 1)
     slow, fast = step_time(jobs_of([dropless.job, padded.job]), shipped()).total
     assert slow > 1.2 * fast
+
+
+def test_a_row_of_torchtitan_says_how_it_ran() -> None:
+    row = read_row(LLAMA | {"framework": "torchtitan", "notes": "eager AsyncTP; rowwise"})
+    assert row.job is not None
+    assert [row.job[name] for name in ("uncompiled", "async_tensor_parallel", "fp8_by_rows")] == [1, 1, 1]
+    known = {recipe.name: torchtitan_switches(recipe) for recipe in recipes("torchtitan-0.2.2", "llama31_70b")}
+    ours = next(switches for name, switches in known.items() if "async_tp" in name)
+    assert ours == {"uncompiled": 0, "async_tensor_parallel": 1, "fp8_by_rows": 0}
+
+
+@pytest.mark.parametrize(("framework", "size"), [("Megatron-Bridge", 2), ("NeMo", 2), ("Megatron-LM", 4)])
+def test_gradients_are_reduced_as_the_benchmarks_of_a_framework_do(framework: str, size: int) -> None:
+    """In bf16 by all of NVIDIA's, whose recipe a row need not follow."""
+    row = read_row(LLAMA | {"framework": framework, "date": "", "gbs": "512", "mbs": "2"})
+    assert row.job is not None
+    assert row.job["gradient_bytes"] == size
 
 
 def test_a_complete_row_is_a_job_without_defaults() -> None:

@@ -83,6 +83,32 @@ def test_experts_whose_exchange_overlaps_keep_the_host_busier() -> None:
     assert step_time(overlapped, shipped()).launches > 1.1 * step_time(plain, shipped()).launches
 
 
+@pytest.mark.parametrize(
+    ("column", "part", "least", "most"),
+    [
+        ("async_tensor_parallel", "tensor_parallel", 0.3, 0.8),
+        ("uncompiled", "memory_bound", 1.5, 5.0),
+        ("fp8_by_rows", "memory_bound", 1.5, 5.0),
+    ],
+)
+def test_how_torchtitan_ran_decides_the_part_that_it_changes(column: str, part: str, least: float, most: float) -> None:
+    one: dict[str, Any] = {"tensor_model_parallel_size": 8.0, "data_parallel_size": 16.0, "precision": "fp8"}
+    one |= {"stack": "torchtitan-2025-06"}
+    plain, other = (step_time(job(**{**one, column: on}), shipped()) for on in (0.0, 1.0))
+    assert least * getattr(plain, part) < getattr(other, part) < most * getattr(plain, part)
+    same = [name for name in ("gemm", "attention", "memory_bound", "tensor_parallel") if name != part]
+    assert all(getattr(plain, name) == getattr(other, name) for name in same)
+
+
+def test_the_bias_of_experts_is_added_one_expert_after_the_other() -> None:
+    """As Megatron-Core does it for GPT-OSS, in fp32; a dense model adds its own within the product."""
+    one: dict[str, Any] = {"expert_model_parallel_size": 8.0}
+    plain, biased = (step_time(job("gpt_oss_120b", add_bias_linear=on, **one), shipped()) for on in (0.0, 1.0))
+    assert biased.memory_bound > 1.2 * plain.memory_bound
+    dense = [step_time(job(add_bias_linear=on), shipped()).total for on in (0.0, 1.0)]
+    assert dense[0] == dense[1]
+
+
 def test_parts_are_not_negative_and_add_up() -> None:
     jobs = many()
     parts = step_time(jobs, shipped())
