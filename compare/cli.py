@@ -108,8 +108,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _compared(arguments: Arguments, argv: Sequence[str]) -> int:
-    if len(arguments.words) > 1 and all(word.endswith((".yaml", ".yml")) for word in arguments.words):
+    machines = [word for word in arguments.words if word.endswith((".yaml", ".yml"))]
+    if len(machines) > 1 and len(machines) == len(arguments.words):
         return _of_machines(arguments)
+    if alone := next((word for word in machines if Path(word).is_file()), None):
+        hint = f"two such files compare, and runs take one as machine={alone}"
+        raise InputError(Problem(alone, "is no run: as a machine's file it has none to compare with", hint=hint))
     gate = any(name.startswith(("candidate", "baseline.", "fail_on.")) for name in arguments.typed)
     gate = gate or "--markdown" in arguments.switches
     with shown("reading runs", sys.stderr) as progress:

@@ -306,7 +306,7 @@ def _not_there(machine: Machine, scope: Scope, limit: float | None) -> dict[str,
         found |= dict.fromkeys(("clock", "temperature"), why if scope.accelerator else "this machine has no GPU")
     for name in ("communication_tp", "communication_pp"):
         if name not in names:
-            found[name] = "two degrees are needed, and trainings that completed"
+            found[name] = "no training completed that is split so, and one by data parallelism on as many processes"
     if scope.ranks == 1:
         found |= dict.fromkeys(("all_reduce_rate", "fabric_factor"), "there is one device")
     else:

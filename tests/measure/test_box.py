@@ -74,6 +74,13 @@ def test_a_file_of_another_machine_is_no_measure() -> None:
     assert fewer.allowed == "ranks=4"
 
 
+def test_one_machine_alone_or_beside_a_run_says_what_compares(tmp_path: Path, capsys: Any) -> None:
+    only = written(tmp_path / "a.yaml", gpus())
+    for words in ([only], [str(tmp_path), only]):
+        assert compare(words) == 2
+        assert f"machine={only}" in capsys.readouterr().err
+
+
 def written(path: Path, known: Machine) -> str:
     write(path, known)
     return str(path)

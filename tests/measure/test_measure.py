@@ -84,6 +84,28 @@ def sampled(folder: Path, ranks: int, cases: list[dict[str, Any]]) -> list[list[
     return [[*map(json.loads, text.splitlines())] for text in texts]
 
 
+HELD = """
+import gc, sys
+sys.path[:0] = sys.argv[1:]
+import torch
+from measure.standard import standard
+from measure_ranks import released
+from measured_work import work_of
+
+gc.disable()
+one = standard(False)
+case = {"kind": "model", "dtype": "float32", "model": one.sizes, "batch": 1, "seq": 64, "backward": 1}
+work_of(case, torch.device("cpu"), {})()
+released()
+print(sum(tensor.numel() for tensor in gc.get_objects() if torch.is_tensor(tensor)))
+"""
+
+
+def test_the_first_model_is_let_go(tmp_path: Path) -> None:
+    argv = [sys.executable, "-c", HELD, str(Path(__file__).parents[2]), str(FOLDER)]
+    assert subprocess.run(argv, cwd=tmp_path, check=True, stdout=subprocess.PIPE, text=True).stdout == "0\n"
+
+
 def test_groups_side_by_side_need_no_case_of_as_many_ranks(tmp_path: Path) -> None:
     """Be a probe of eight: it has groups of four, and nothing else of four ranks."""
     case = {"kind": "all_reduce", "dtype": "float32", "ranks": 4, "group": 2, "least_s": 1e-3, "bytes": 1 << 12}
