@@ -206,12 +206,14 @@ def _object(
     return {**known, "options": listed_options, "sensitivity_of": of, "break_even": evens_json}
 
 
-COMMANDS: Mapping[str, tuple[Main, str]] = {
-    "cost": (cost, "money, GPU-hours, energy and CO2 of a training, break-even, sensitivity"),
-    "energy": (energy, "energy and CO2 alone"),
-    "check": (check_with(lambda _: None), "whether a published figure is physically possible"),
-    "flops": (flops, "a model's FLOPs in every convention; TFLOP/s converted between them"),
+COMMANDS: Mapping[str, Main] = {"cost": cost, "energy": energy, "flops": flops}
+ABOUT = {
+    "cost": "money, GPU-hours, energy and CO2 of a training, break-even, sensitivity",
+    "energy": "energy and CO2 alone",
+    "check": "whether a published figure is physically possible",
+    "flops": "a model's FLOPs in every convention; TFLOP/s converted between them",
 }
+"""Purposes of the commands; `check` is made by main_with."""
 METRICS = Command(
     name="metrics",
     summary="The figures of training runs: throughput, MFU, memory, energy, spread, loss.",
@@ -222,29 +224,26 @@ METRICS = Command(
     switches={"--json": "every figure with unit, source and interval", **SKIP},
     more="\n".join(
         ["more, each with --help (a directory of such a name is ./cost):"]
-        + [f"  {name:<8}{text}" for name, (_, text) in COMMANDS.items()]
+        + [f"  {name:<8}{text}" for name, text in ABOUT.items()]
     ),
 )
 
 
 def main_with(least_memory: LeastMemory) -> Main:
-    """Return `main` with claims of memory judged, too: what a GPU must hold is given from outside."""
-    check = check_with(least_memory)
+    """Return `metrics`, whose `check` judges claims of memory by what a GPU must hold, which is given from outside."""
+    commands = {**COMMANDS, "check": check_with(least_memory)}
 
-    def main_of_all(argv: Sequence[str] | None = None) -> int:
+    @command
+    def main(argv: Sequence[str] | None = None) -> int:
+        """Return 0: printed; 1: an impossible claim; 2: bad input; 3: a claim that cannot be judged."""
         words = list(sys.argv[1:] if argv is None else argv)
-        return check(words[1:]) if words[:1] == ["check"] else main(words)
+        return commands[words[0]](words[1:]) if words and words[0] in commands else _figures(words)
 
-    return main_of_all
+    return main
 
 
-@command
-def main(argv: Sequence[str] | None = None) -> int:
-    """Return 0: printed; 1: an impossible claim; 2: bad input; 3: a claim that cannot be judged."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    if words and words[0] in COMMANDS:
-        called, _ = COMMANDS[words[0]]
-        return called(words[1:])
+def _figures(words: Sequence[str]) -> int:
+    """Print the figures of each run."""
     arguments = METRICS.parse(words)
     runs = find_and_warn(arguments.rest, arguments.switches)
     if "--json" in arguments.switches:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from metrics.cli import main
+from tensorprimat.claims import main
 
 # 1.45 M tokens/s, 16 layers, 100,000 tokens: 1.45e6 / 16 * 6 * 16 * (2 * 4096**2 + 4096 * 1e5) = 3,855 TFLOP/s.
 WIDE = "num_layers=16 hidden_size=4096 seq_length=100000 hardware=h100 gpus=16 tokens_per_s=1.45e6"

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from metrics.cli import main
 from metrics.repeats import mean_of
 from parsers import write
+from tensorprimat.claims import main
 from tests.metrics.metrics_made import made, repeats
 
 PRICES = "price.usd_per_gpu_hour.mi355x=3.10|price.usd_per_gpu_hour.b200=4.75 USD/gpu-hour"

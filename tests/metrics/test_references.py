@@ -15,10 +15,10 @@ from compare.comparison import compare, to_json
 from conf import facts
 from conf.compose import choices
 from metrics import published
-from metrics.cli import main
 from metrics.published import TABLE, Row, beside, beyond, contradiction, models, rows
 from metrics.summary import summarise
 from parsers import Run, write
+from tensorprimat.claims import main
 from tests.metrics.metrics_made import made, settings
 from tests.metrics.published_rows import COLLECTED, built
 from tests.metrics.test_rules import result

@@ -19,10 +19,10 @@ from msgspec.structs import replace
 from conf.errors import ConfigError
 from conf.facts import hardware
 from metrics import METRICS, Quantity, find_warmup, shown, summarise, summary_json
-from metrics.cli import main
 from metrics.peak import peak_tflops
 from metrics.summary import NOT_OF_SPEED, with_impossible
 from parsers import Power, Reading, Record, Restart, Stall, Step, read, write
+from tensorprimat.claims import main
 from tensorprimat.cli import main as tprimat
 from tests.metrics.metrics_made import FLOPS, GPUS, ROOT, made, settings
 
