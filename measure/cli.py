@@ -112,7 +112,8 @@ def _join(scope: Scope, here: Devices, folder: Path, nodes: Nodes) -> int:
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         code = joined(scope, here, folder, nodes)
-    print(f"node {nodes.own}: measured; the first node writes {FILE}" if not code else f"node {nodes.own}: a rank died")
+    died = f"a rank died, here or on another node: {folder}/measure*.log say of what"
+    print(f"node {nodes.own}: {died if code else f'measured; the first node writes {FILE}'}")
     return 1 if code else 0
 
 

@@ -117,7 +117,7 @@ def _ended(ending: Ending | None, folder: Path) -> str:
     if ending and ending.signal_sent:
         return f"{ending.signal_sent} ended it: the same call again goes on"
     if ending and ending.exit_code:
-        return f"a rank died, exit code {ending.exit_code}: {folder / LOG} says of what"
+        return f"a rank died, exit code {ending.exit_code}: {folder}/measure*.log say of what"
     return ""
 
 

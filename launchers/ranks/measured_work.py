@@ -5,6 +5,7 @@ The words of a case are those of measure/cases.py: sizes in elements, rows, colu
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -254,8 +255,15 @@ def _passing(case: Mapping[str, Any]) -> Iterator[Path]:
         path.unlink(missing_ok=True)
 
 
+def _check_space(wanted: int) -> None:
+    """Raise OSError where the disk has no room for so many bytes: torch.save says "unexpected pos 704 vs 598"."""
+    if (free := shutil.disk_usage(".").free) < wanted:
+        raise OSError(f"the disk has {free} bytes free, {wanted} are needed")
+
+
 def _save(case: Mapping[str, Any], device: torch.device, _: Groups) -> Work:
     """Write a checkpoint's tensors from the device to a file of this rank, and wait until the disk has them."""
+    _check_space(case["bytes"])
     state = torch.zeros(case["bytes"], dtype=torch.uint8, device=device)
 
     def save() -> None:
@@ -269,6 +277,7 @@ def _save(case: Mapping[str, Any], device: torch.device, _: Groups) -> Work:
 
 def _load(case: Mapping[str, Any], device: torch.device, _: Groups) -> Work:
     """Read such a file, of which the system has forgotten what it kept in memory, back to the device."""
+    _check_space(case["bytes"])
     with _passing(case) as path:
         torch.save(torch.zeros(case["bytes"], dtype=torch.uint8), path)
         held = path.open("rb")

@@ -68,6 +68,7 @@ def test_a_rank_that_dies_leaves_a_file_that_says_what_is_missing(tmp_path: Path
     said, _ = started.communicate(timeout=120)
     assert started.returncode == 1
     assert "a rank died" in said
+    assert "measure*.log say of what" in said
     assert "are missing: a rank died" in read(tmp_path / "machine.yaml").unknown["timings"]
     assert main(["probe", "ranks=2", "-o", str(tmp_path)]) == 0  # the same call goes on
     assert "timings" not in read(tmp_path / "machine.yaml").unknown
@@ -120,6 +121,13 @@ def test_a_rank_that_cannot_do_a_piece_of_work_lets_none_wait_and_leaves_no_file
     assert found[0][0]["error"] == "another rank could not do it"
     assert "save-1.tmp" in found[1][0]["error"]
     assert [path.name for path in tmp_path.glob("*.tmp")] == ["save-1.tmp"]
+
+
+def test_a_disk_without_room_is_named_and_the_rest_is_measured(tmp_path: Path) -> None:
+    case = {"kind": "save", "dtype": "float32", "ranks": 1, "least_s": 1e-3, "bytes": 1 << 62}
+    (found,) = sampled(tmp_path, 1, [case, {**case, "kind": "load"}, {**case, "bytes": 1 << 12}])
+    assert [line["seconds"] is None for line in found] == [True, True, False]
+    assert all("bytes free, 4611686018427387904 are needed" in line["error"] for line in found[:2])
 
 
 @pytest.mark.slow
