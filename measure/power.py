@@ -36,6 +36,9 @@ def counter_limit_w(folder: Path) -> float | None:
     """Return the processors' own sustained limit, W, all packages together; None where one states none."""
     limits = []
     for zone in folder.glob("*rapl:?"):
+        name = zone / "name"
+        if name.is_file() and name.read_text(encoding="ascii").strip() == "psys":
+            continue  # of the whole platform, with the processors in it
         path = zone / "constraint_0_power_limit_uw"
         if not _readable(path):
             return None

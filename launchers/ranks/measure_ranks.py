@@ -195,8 +195,14 @@ def _joules(folder: str | None) -> list[tuple[float, float]] | None:
     """Return what each processor's energy counter says, J, and where it begins again; None without a folder."""
     if folder is None:
         return None
-    zones = sorted(Path(folder).glob("*rapl:?"))
+    zones = [zone for zone in sorted(Path(folder).glob("*rapl:?")) if not _is_of_all(zone)]
     return [tuple(int((zone / name).read_text()) / 1e6 for name in _COUNTER) for zone in zones]  # type: ignore[misc]
+
+
+def _is_of_all(zone: Path) -> bool:
+    """Return whether a counter is of the whole platform (psys of a laptop), which has the processors' in it."""
+    name = zone / "name"
+    return name.is_file() and name.read_text(encoding="ascii").strip() == "psys"
 
 
 def _used(before: tuple[float, float], after: tuple[float, float]) -> float:

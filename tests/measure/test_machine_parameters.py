@@ -180,7 +180,7 @@ def test_clocks_that_fall_under_load_are_named(tmp_path: Path) -> None:
 
 
 def test_the_processor_s_own_counter_is_read_also_where_it_begins_again(tmp_path: Path) -> None:
-    for number, (joules, watts_limit) in enumerate(((10, 200), (250, 150))):
+    for number, (joules, watts_limit) in enumerate(((10, 200), (250, 150), (300, 400))):
         zone = tmp_path / f"intel-rapl:{number}"
         zone.mkdir()
         for name, value in (
@@ -189,6 +189,8 @@ def test_the_processor_s_own_counter_is_read_also_where_it_begins_again(tmp_path
             ("constraint_0_power_limit_uw", watts_limit),
         ):
             (zone / name).write_text(f"{value * 1_000_000}\n")
+    for number, name in enumerate(("package-0", "package-1", "psys")):  # which has both in it
+        (tmp_path / f"intel-rapl:{number}" / "name").write_text(f"{name}\n")
     ranks = rank_module("measure_ranks")
     before = ranks._joules(str(tmp_path))
     (tmp_path / "intel-rapl:0" / "energy_uj").write_text("70000000")
