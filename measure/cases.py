@@ -4,7 +4,7 @@ launchers/ranks/measured_work.py runs its kinds; how much each of them computes 
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations, product
 from typing import Any
@@ -23,6 +23,8 @@ DTYPES = {
     "fp8": ("fp8", 1),
 }
 """Name of a case: that of a precision, and bytes."""
+BACKENDS = {True: ("flash", "efficient", "cudnn", "math"), False: ("flash", "math")}
+"""Kernels of torch's scaled_dot_product_attention, on a GPU and on a CPU."""
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 STEPS_OF_JITTER = 100
 _LEAST_S = 2e-3  # a timing of many calls
@@ -95,13 +97,16 @@ class Scope:
 
 def flops_of(case: Case) -> float:
     """Return the FLOPs of one call, a multiply-add as two; 0 of work that is bound by memory or by a link."""
-    if case["kind"] in ("gemm", "grouped", "overlap"):
+    if case["kind"] in ("gemm", "grouped", "grouped_kernel", "overlap"):
         return float(2 * case["m"] * case["n"] * case["k"] * case.get("experts", 1))
     if case["kind"] in ("model", "jitter"):
         return float(case["flops"])
     if case["kind"] == "attention":  # causal: half of two products of seq × seq × channels; 2.5 times as much backward
         forward = 2.0 * case["batch"] * case["heads"] * case["seq"] ** 2 * case["channels"]
         return float(forward * (3.5 if case["backward"] else 1))
+    if case["kind"] == "sdpa":
+        square = 2.0 * case["batch"] * case["heads"] * case["seq"] ** 2 * case["channels"]
+        return float(square * (2 - case["causal"]))
     return 0.0
 
 
@@ -115,10 +120,16 @@ def moved_bytes(case: Case) -> float:
     if case["kind"] == "data":
         return float(4 * case["batch"] * (case["seq"] + 1))
     size, kind = DTYPES[case["dtype"]][1], case["kind"]
-    elements = {
-        "gemm": lambda: case["m"] * case["k"] + case["n"] * case["k"] + case["m"] * case["n"],
-        "grouped": lambda: case["experts"] * (case["m"] * case["k"] + case["n"] * case["k"] + case["m"] * case["n"]),
-        "attention": lambda: 4 * case["batch"] * case["heads"] * case["seq"] * case["channels"],
+
+    def operands() -> int:
+        return int(case["m"] * case["k"] + case["n"] * case["k"] + case["m"] * case["n"]) * int(case.get("experts", 1))
+
+    def heads() -> int:
+        return int(4 * case["batch"] * case["heads"] * case["seq"] * case["channels"])
+
+    elements: dict[str, Callable[[], int]] = {
+        **dict.fromkeys(("gemm", "grouped", "grouped_kernel"), operands),
+        **dict.fromkeys(("attention", "sdpa"), heads),
         "copy": lambda: 2 * case["n"],
         "triad": lambda: 3 * case["n"],
         "rms_norm": lambda: 2 * case["rows"] * case["width"],
@@ -132,6 +143,8 @@ def moved_bytes(case: Case) -> float:
 
 def needed_bytes(case: Case) -> float:
     """Return about the most memory that a case needs at once."""
+    if case["kind"] == "sdpa":  # one of its kernels has all scores in memory
+        return 3 * (moved_bytes(case) + float(DTYPES[case["dtype"]][1] * case["heads"] * case["seq"] ** 2))
     if case["kind"] not in ("model", "jitter"):
         return 3 * moved_bytes(case)
     sizes, width = case["model"], DTYPES[case["dtype"]][1]
@@ -155,6 +168,7 @@ def _all(scope: Scope) -> Iterator[Case]:
         yield from _of_a_probe(scope)
         return
     yield from _kernels(scope)
+    yield from _ways_of_attention(scope)
     yield from _links(scope)
     yield from _whole(scope)
 
@@ -184,8 +198,7 @@ def visits(
 
 
 def _kernels(scope: Scope) -> Iterator[Case]:
-    dtypes = ("float32", "bfloat16", "float16") if scope.accelerator else ("float32", "bfloat16")
-    for ranks, dtype in product(scope.counts, dtypes):
+    for ranks, dtype in product(scope.counts, _dtypes(scope)):
         common = {"dtype": dtype, "ranks": ranks, "least_s": scope.least_s(ranks)}
         for m, n, k in _products(scope):
             yield {"kind": "gemm", **common, "m": m, "n": n, "k": k}
@@ -200,6 +213,8 @@ def _kernels(scope: Scope) -> Iterator[Case]:
         sizes = dict.fromkeys("mnk", 4096) if scope.accelerator else GROUPED
         for experts in (4, 16) if scope.full else (4,):
             yield {"kind": "grouped", **common, "experts": experts, **sizes}
+            if dtype == "bfloat16" or not scope.accelerator:  # of which torch has a kernel
+                yield {"kind": "grouped_kernel", **common, "experts": experts, **sizes}
     for ranks in scope.counts:
         common = {"dtype": "float32", "ranks": ranks, "least_s": scope.least_s(ranks)}
         yield {"kind": "adam", **common, "n": _large(scope)}
@@ -212,11 +227,24 @@ def _kernels(scope: Scope) -> Iterator[Case]:
             yield {"kind": "thread_launches", **common, "least_s": _LEAST_OF_WAKING_S}
 
 
+def _ways_of_attention(scope: Scope) -> Iterator[Case]:
+    """Yield attention of one rank by each kernel of torch, with few and many heads, causal and not."""
+    common = {"kind": "sdpa", "ranks": 1, "least_s": scope.least_s(1), "batch": 1}
+    sizes = {"seq": _sequences(scope)[1], "channels": _channels(scope)[-1]}
+    ways = product(_dtypes(scope), BACKENDS[scope.accelerator], (8, 32), (1, 0))
+    for dtype, backend, heads, causal in ways:
+        yield {**common, **sizes, "dtype": dtype, "backend": backend, "heads": heads, "causal": causal}
+
+
 def _products(scope: Scope) -> Iterator[tuple[int, int, int]]:
     """Yield rows, columns and depth: a grid in equal steps of the logarithm."""
     sizes = (256, 1024, 4096, 8192) if scope.accelerator else (32, 128, 512, 1024)
     more = sizes if scope.full else sizes[:-1]
     yield from product(more, more, more)
+
+
+def _dtypes(scope: Scope) -> tuple[str, ...]:
+    return ("float32", "bfloat16", "float16") if scope.accelerator else ("float32", "bfloat16")
 
 
 def _sequences(scope: Scope) -> tuple[int, ...]:

@@ -129,7 +129,7 @@ def _text(machine: Machine, folder: Path) -> Iterator[str]:
     for one in machine.figures:
         of = " ".join(f"{name}={value}" for name, value in one.of.items())
         ends = f"  ({shown(one.interval[0])} to {shown(one.interval[1])})" if one.interval else ""
-        yield f"  {one.name:<26}{of:<32}{shown(one.value):>12} {one.unit}{ends}"
+        yield f"  {one.name:<26}{of:<32} {shown(one.value):>12} {one.unit}{ends}"
     for training in machine.trainings:
         left_out = f", {training.left_out_s:.4g} s predicted by the others" if training.left_out_s else ""
         took = f"{training.step_time_s:.4g} s a step of {training.steps} ± {training.deviation:.0%}{left_out}"

@@ -45,6 +45,10 @@ _PLAIN = (
 )  # of which the precision says nothing
 
 
+_BY = {"model": ("batch", "seq", "backward"), "sdpa": ("backend", "heads", "causal", "seq", "channels")}
+"""Sizes of a kind of work, each of which has figures of its own."""
+
+
 class Formula(NamedTuple):
     """A figure of one kind of work: its value from cases and the seconds of each."""
 
@@ -81,17 +85,17 @@ def samples_of(cases: Sequence[Case], lines: Sequence[Mapping[str, object]], ran
 
 def figures(samples: Samples) -> Iterator[Figure]:
     """Yield every figure that the samples give."""
-    groups: dict[tuple[str, str, int, int, tuple[tuple[str, int], ...]], list[int]] = defaultdict(list)
+    groups: dict[tuple[str, str, int, int, tuple[tuple[str, int | str], ...]], list[int]] = defaultdict(list)
     for index, case in enumerate(samples.cases):
-        sizes = tuple((name, case[name]) for name in ("batch", "seq", "backward") if case["kind"] == "model")
+        sizes = tuple((name, case[name]) for name in _BY.get(case["kind"], ()))
         groups[case["kind"], case["dtype"], case["ranks"], group_of(case), sizes].append(index)
     for (kind, dtype, ranks, group, sizes), indices in groups.items():
         own = [samples.cases[index] for index in indices]
         of: dict[str, int | str] = {"ranks": ranks}
         of |= {} if group == ranks else {"group": group}
         of |= {} if kind in _BUS or kind in _PLAIN else {"precision": DTYPES[dtype][0]}
-        formulas = _FORMULAS.get(kind, ()) if kind != "model" else (_STEP[dict(sizes)["backward"]],)
-        of |= {"model": own[0]["name"], **dict(sizes[:2])} if sizes else {}
+        formulas = _FORMULAS.get(kind, ()) if kind != "model" else (_STEP[own[0]["backward"]],)
+        of |= {"model": own[0]["name"], **dict(sizes[:2])} if kind == "model" else dict(sizes)
         yield from _figures(formulas, samples.seconds[indices], own, of)
     yield from _pairs(samples)
 
@@ -235,6 +239,11 @@ _STEP = (
 """Figures of the standard model: forward alone, and both passes."""
 _GEMM = "t = launch + 2 m n k (1 + rows/m + width/n + width/k) / rate, least squares of t / measured, none below 0"
 _ATTENTION = "t = launch + flops (1 + tokens/seq + channels/width) / rate; flops = 2 batch heads seq² width, causal"
+_REACHED = {
+    "grouped": "2 experts m n k / t of products one behind the other, median",
+    "grouped_kernel": "2 experts m n k / t of one grouped product, median",
+    "sdpa": "flops / t of the forward pass; flops = 4 batch heads seq² width, causal half of that",
+}
 _FORMULAS: Mapping[str, tuple[Formula, ...]] = {
     "gemm": (
         Formula("gemm_rate", "FLOP/s", _GEMM, lambda cases, t: _gemm(cases, t)[0]),
@@ -249,9 +258,10 @@ _FORMULAS: Mapping[str, tuple[Formula, ...]] = {
         Formula("attention_channels", "channels", _ATTENTION, lambda cases, t: _attention(cases, t)[2]),
         Formula("attention_backward", "1", "median of (both passes - forward) / forward", _backward),
     ),
-    "grouped": (
-        Formula("grouped_rate", "FLOP/s", "2 experts m n k / t, median", lambda c, t: float(np.median(_flops(c) / t))),
-    ),
+    **{
+        kind: (Formula(f"{kind}_rate", "FLOP/s", text, lambda cases, t: float(np.median(_flops(cases) / t))),)
+        for kind, text in _REACHED.items()
+    },
     "save": (_per_second("save_rate", "bytes/s", "bytes / t of torch.save, until the disk has them", moved_bytes),),
     "load": (
         _per_second("load_rate", "bytes/s", "bytes / t of torch.load of a file that no cache holds", moved_bytes),

@@ -73,6 +73,32 @@ def _grouped(case: Mapping[str, Any], device: torch.device, _: Groups) -> Work:
     return lambda: [functional.linear(one, weight) for one, weight in zip(rows, weights, strict=True)]
 
 
+def _grouped_kernel(case: Mapping[str, Any], device: torch.device, _: Groups) -> Work:
+    """Multiply for all experts at once, by torch's grouped product."""
+    if (grouped_mm := getattr(functional, "grouped_mm", None)) is None:
+        raise NotImplementedError(f"torch {torch.__version__} has no grouped product")
+    rows = _random(case, device, case["experts"] * case["m"], case["k"])
+    weights = _random(case, device, case["experts"], case["n"], case["k"]).transpose(1, 2)
+    ends = case["m"] * torch.arange(1, case["experts"] + 1, dtype=torch.int32, device=device)
+    return lambda: grouped_mm(rows, weights, offs=ends)
+
+
+def _sdpa(case: Mapping[str, Any], device: torch.device, _: Groups) -> Work:
+    """Attend by one of torch's kernels."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    kernels = {"flash": "FLASH", "efficient": "EFFICIENT", "cudnn": "CUDNN"}
+    name = f"{kernels[case['backend']]}_ATTENTION" if case["backend"] in kernels else "MATH"
+    shape = (case["batch"], case["heads"], case["seq"], case["channels"])
+    query, key, value = (_random(case, device, *shape) for _ in range(3))
+
+    def forward() -> torch.Tensor:
+        with sdpa_kernel(getattr(SDPBackend, name)):
+            return functional.scaled_dot_product_attention(query, key, value, is_causal=bool(case["causal"]))
+
+    return forward
+
+
 def _attention(case: Mapping[str, Any], device: torch.device, _: Groups) -> Work:
     shape = (case["batch"], case["heads"], case["seq"], case["channels"])
     query, key, value = (_random(case, device, *shape, grad=bool(case["backward"])) for _ in range(3))
@@ -310,6 +336,8 @@ def _data(case: Mapping[str, Any], device: torch.device, _: Groups) -> Work:
 _KINDS: Mapping[str, Callable[[Mapping[str, Any], torch.device, Groups], Work]] = {
     "gemm": _gemm,
     "grouped": _grouped,
+    "grouped_kernel": _grouped_kernel,
+    "sdpa": _sdpa,
     "attention": _attention,
     "copy": _copy,
     "triad": _triad,

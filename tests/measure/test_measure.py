@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -31,6 +32,38 @@ pytestmark = pytest.mark.engine  # torch
 def lines(folder: Path) -> list[tuple[int, int, int]]:
     texts = [text for path in folder.glob("samples-*.jsonl") for text in path.read_text("utf-8").splitlines()]
     return [(one["round"], one["case"], one["rank"]) for one in map(json.loads, texts)]
+
+
+@pytest.fixture
+def work_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Return the work of a case from the program of the ranks, from the same random numbers each time."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.syspath_prepend(str(FOLDER))
+    module = importlib.import_module("measured_work")
+
+    def result(**case: Any) -> Any:
+        torch.manual_seed(0)
+        return module.work_of({"dtype": "float32", "ranks": 1, **case}, torch.device("cpu"), {})()
+
+    return result
+
+
+def test_kernels_of_attention_attend_alike_and_causal_is_not_all(work_of: Callable[..., Any]) -> None:
+    sizes = {"kind": "sdpa", "batch": 1, "heads": 8, "seq": 64, "channels": 16}
+    flash, math = (work_of(**sizes, backend=name, causal=1) for name in ("flash", "math"))
+    whole = work_of(**sizes, backend="math", causal=0)
+    assert flash.allclose(math, atol=1e-5)
+    assert not whole.allclose(math, atol=1e-2)
+    with pytest.raises(RuntimeError):  # a kernel that this device does not have: its figure is unknown
+        work_of(**sizes, backend="cudnn", causal=1)
+
+
+def test_one_grouped_product_is_that_of_all_experts_in_turn(work_of: Callable[..., Any]) -> None:
+    torch = pytest.importorskip("torch")
+    sizes = {"experts": 4, "m": 8, "n": 16, "k": 32}
+    in_turn, at_once = torch.cat(work_of(kind="grouped", **sizes)), work_of(kind="grouped_kernel", **sizes)
+    assert in_turn.shape == at_once.shape == (32, 16)
+    assert at_once.allclose(in_turn, atol=1e-4)
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,16 @@ def test_a_machine_that_is_as_the_formulas_say_gives_their_constants() -> None:
     assert known.value("all_reduce_rate", ranks=2) == pytest.approx(LINK)
     assert known.value("all_reduce_latency", ranks=2) == pytest.approx(LATENCY)
     assert known.value("send_rate", first=0, second=1) == pytest.approx(LINK)  # one way of the two
+
+
+def test_attention_has_a_figure_of_each_kernel_number_of_heads_and_mask() -> None:
+    known = [one for one in machine().figures if one.name == "sdpa_rate"]
+    ways = {(one.of["backend"], one.of["heads"], one.of["causal"]) for one in known}
+    assert ways == {*product(("flash", "math"), (8, 32), (0, 1))}
+    on_gpu = cases(Scope(accelerator=True, ranks=1, cores=8, memory_bytes=80 << 30, full=True))
+    assert {case["backend"] for case in on_gpu if case["kind"] == "sdpa"} == {"flash", "efficient", "cudnn", "math"}
+    masked, whole = (next(c for c in cases(SMALL) if c["kind"] == "sdpa" and c["causal"] == n) for n in (1, 0))
+    assert flops_of(whole) == 2 * flops_of(masked) == 4 * 8 * masked["seq"] ** 2 * masked["channels"]
 
 
 def test_noise_widens_the_intervals_around_the_truth() -> None:
