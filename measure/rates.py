@@ -114,7 +114,9 @@ def _figures(
     for name, unit, formula, value in formulas:
         best = value(cases, np.median(whole, axis=1))
         ends = np.quantile([value(cases, one) for one in medians], (0.025, 0.975)) if medians else None
-        interval = None if ends is None else (float(min(ends[0], best)), float(max(ends[1], best)))
+        interval = None  # also where a draw leaves the figure open, as a width that does not count
+        if ends is not None and np.isfinite(ends).all():
+            interval = float(min(ends[0], best)), float(max(ends[1], best))
         if np.isfinite(best):
             yield Figure(name, float(best), unit, formula, of, interval, len(cases), int(whole.size))
 

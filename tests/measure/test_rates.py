@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -47,7 +46,7 @@ def seconds_of(case: Case) -> float:
     return 1e-6 + flops_of(case) / RATE + moved_bytes(case) / 1e10
 
 
-def lines_of(known: tuple[Case, ...], rounds: int = 5, noise: float = 0.0) -> list[Mapping[str, Any]]:
+def lines_of(known: tuple[Case, ...], rounds: int = 5, noise: float = 0.0) -> list[dict[str, Any]]:
     generator = np.random.default_rng(1)
     return [
         {
@@ -97,6 +96,17 @@ def test_noise_widens_the_intervals_around_the_truth() -> None:
             truth = RATE if one.name == "gemm_rate" else LINK
             assert low <= one.value <= high
             assert low * 0.95 <= truth <= high * 1.05
+
+
+def test_a_figure_that_some_rounds_leave_open_has_no_interval() -> None:
+    known = cases(SMALL)
+    lines = lines_of(known)
+    for line in lines:
+        if known[line["case"]]["kind"] == "attention" and line["round"] >= 3:
+            line["seconds"] = 1e-3  # of any size: no rate follows
+    found = [one for one in figures(samples_of(known, lines, 2)) if one.name == "attention_rate"]
+    assert found
+    assert all(one.interval is None and np.isfinite(one.value) for one in found)
 
 
 def test_two_rounds_are_too_few_for_an_interval_and_a_case_without_seconds_gives_no_figure() -> None:
