@@ -17,7 +17,7 @@ from estimate.experiment import columns_of, precision_of
 from estimate.fitted import Parameters, shipped
 from estimate.jobs import PEAK_OF, Jobs
 from estimate.memory import ASSUMED, Memory, memory
-from estimate.of_machine import with_machine
+from estimate.of_machine import by_trainings, with_machine
 from estimate.predict import Prediction, predict
 from estimate.resident import beyond_tensors
 from estimate.rows import jobs_of
@@ -125,7 +125,8 @@ def estimate(e: Experiment, parameters: Parameters | None = None, machine: Machi
     tokens = e.training.global_batch_size * e.training.seq_length
     speed = seconds.under(tokens / e.layout.world_size, "tokens/s/GPU", _WHY)
     figures = {**_speeds(e, seconds, speed), **_sizes(jobs, bytes_, machine), **_power(e, speed)}
-    return Estimate(e, jobs, known, bytes_, time, figures, machine.host if machine and machine.factors else "")
+    host = machine.host if machine and by_trainings(e, machine) else ""
+    return Estimate(e, jobs, known, bytes_, time, figures, host)
 
 
 def _speeds(e: Experiment, seconds: Quantity, speed: Quantity) -> dict[str, Quantity]:

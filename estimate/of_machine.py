@@ -53,7 +53,7 @@ def with_machine(
     _check(e, machine)
     source = f"{parameters.source}; {machine.device} on {machine.host}, measured {machine.date}"
     known, values = _replaced(machine, columns, parameters)
-    if not machine.factors:
+    if not by_trainings(e, machine):
         return known, msgspec.structs.replace(values, source=source)
     offsets = {name: Value(1.0, MEASURED) for case in cases_of(jobs_of([known])).distinct for name in case.offsets}
     errors = {DISTANCES[0][0]: {"all": _error(machine)}}
@@ -61,6 +61,13 @@ def with_machine(
     efficiency = f"gemm_efficiency.{columns['hardware']}.{columns['precision']}"
     measured = tuple(sorted({*parameters.measured, efficiency}))
     return known, msgspec.structs.replace(times, offsets=offsets, errors=errors, measured=measured, source=source)
+
+
+def by_trainings(e: Experiment, machine: Machine) -> bool:
+    """Return whether trainings on the machine say how long a step of `e` takes. On a GPU another framework than theirs
+    has other kernels."""
+    own = f"framework={e.framework.name}"
+    return bool(machine.factors) and (not machine.accelerator or any(own in one.run for one in machine.trainings))
 
 
 def learned(

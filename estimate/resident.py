@@ -39,8 +39,11 @@ def framework_bytes(machine: Machine) -> float:
 def learned(
     machine: Machine, trainings: Sequence[Mapping[str, Column]], resident_bytes: Sequence[float]
 ) -> Iterator[Figure]:
-    """Yield the figures that whole trainings say: least squares on the share of the resident memory, none below zero.
-    trainings: as columns of Jobs. resident_bytes: the most of a process of each, shape (n,)."""
+    """Yield the figures that whole trainings say: least squares on the share of the resident memory, none below zero;
+    of a GPU none, where runs report what torch allocates. trainings: as columns of Jobs. resident_bytes: the most of a
+    process of each, shape (n,)."""
+    if machine.accelerator:
+        return
     jobs = jobs_of([dict(one) for one in trainings])
     measured, exchanges = np.array(resident_bytes), _exchanges(jobs)
     if min(exchanges.sum(), len(measured) - exchanges.sum()) < 1 or len(measured) < LEAST:

@@ -194,13 +194,13 @@ def _trainings(scope: Scope) -> tuple[list[tuple[str, ...]], str]:
     why = ""
     if scope.probe:
         why = "a probe trains nothing"
-    elif scope.accelerator:
-        why = "small trainings are run on a CPU only; estimate calibrate learns from runs on a GPU"
+    elif scope.accelerator and not scope.full:
+        why = "trainings on GPUs take more time: measure full"
     elif scope.nodes > 1:
         why = "small trainings are run on one machine: measure it alone"
     elif not is_module("megatron-core", None):
         why = "megatron-core is not installed here: make install"
-    return [] if why else trainings.overrides(scope.ranks, scope.full), why
+    return [] if why else trainings.overrides(scope.ranks, scope.full, scope.accelerator), why
 
 
 def _show(line: str) -> bool:

@@ -67,6 +67,23 @@ _FULL = (
     (*_MOE, *_split(2, pipeline_model=2), *_batch(6, 2)),
     (*_TINY, *_split(1), *_batch(6), *_AGAIN),
 )
+_1B = (
+    *("framework=megatron", "model=llama32_1b", "precision=bf16", "nodes=1", "layout=data_parallel"),
+    "training.seq_length=4096",
+)
+_ON_GPUS = (
+    (*_1B, *_split(1), *_batch(4)),
+    (*_1B, *_split(1), *_batch(8, 2)),
+    (*_1B, *_split(1), *_batch(8, 4)),
+    (*_1B, *_split(1), *_batch(4), *_AGAIN),
+    *(
+        (*_1B, *_split(count, **layout), *_batch(2 * count))
+        for count in (2, 4, 8)
+        for layout in ({}, {"tensor_model": count}, {"pipeline_model": count})
+    ),
+    (*_1B, *_split(2, context=2), *_batch(4)),
+)
+"""Trainings on GPUs, of a model that keeps one busy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +96,9 @@ class Done:
     memory_bytes: float | None = None
 
 
-def overrides(ranks: int, full: bool) -> list[tuple[str, ...]]:
+def overrides(ranks: int, full: bool, accelerator: bool = False) -> list[tuple[str, ...]]:
     """Return the trainings of at most so many ranks."""
-    known = _FULL if full else _QUICK
+    known = _ON_GPUS if accelerator else _FULL if full else _QUICK
     return [run for run in known if any(f"gpus_per_node={count}" in run for count in range(1, ranks + 1))]
 
 
@@ -100,10 +117,11 @@ def run(folder: Path, runs: Sequence[tuple[str, ...]], ends: float, say: Callabl
     return None
 
 
-def typed(folder: Path, number: int, seed: int, words: Sequence[str]) -> tuple[str, ...]:
+def typed(folder: Path, number: int, seed: int, words: tuple[str, ...]) -> tuple[str, ...]:
     """Return what is typed for one training, which `launch` runs only where it is not done."""
     steps = (f"training.train_iters={WARM_UP + STEPS}", f"training.seed={seed}")
-    return (*words, "platform=cpu", *steps, f"runs_dir={folder.resolve() / RUNS}", f"name={number:02}")
+    where = () if words in _ON_GPUS else ("platform=cpu",)
+    return (*words, *where, *steps, f"runs_dir={folder.resolve() / RUNS}", f"name={number:02}")
 
 
 def done(folder: Path, runs: Sequence[tuple[str, ...]]) -> Iterator[Done]:

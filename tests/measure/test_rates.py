@@ -20,8 +20,10 @@ from conf.machine import VERSION, Factor, Figure, Machine, Training, read, write
 from estimate.experiment import columns_of
 from estimate.figures import estimate
 from estimate.fitted import shipped
+from estimate.headroom import headroom
 from estimate.of_machine import CALLS, learned, trained
 from measure.cases import Case, Scope, cases, flops_of, group_of, moved_bytes, visits
+from measure.parameters import parameters
 from measure.rates import figures, samples_of
 from measure.trainings import LEAST, Done, overrides, with_trainings
 
@@ -284,6 +286,44 @@ def test_trainings_say_what_kernels_and_links_do_not_and_predict_others() -> Non
         assert interval[0] < expected < interval[1] < 1.5 * expected
         assert not found.time.notes[0]
         assert found.accuracy.startswith(f"95 % by the errors of {len(every)} trainings on host, each predicted")
+
+
+@pytest.mark.parametrize("where", [("platform=nvidia", "hardware=h100"), ("platform=amd", "hardware=mi300x")])
+def test_trainings_on_gpus_can_be_launched_and_fit(where: tuple[str, ...]) -> None:
+    every = overrides(8, full=True, accelerator=True)
+    assert len(overrides(1, full=True, accelerator=True)) >= LEAST
+    for words in every:
+        assert headroom(load_experiment(*where, *words)).word == "fits"
+    for split in ("tensor", "pipeline"):  # each beside data parallelism on as many
+        degrees = {word.partition("=")[2] for words in every for word in words if f"{split}_model" in word}
+        assert degrees == {"2", "4", "8"}
+
+
+def test_trainings_of_the_engine_on_a_gpu_say_nothing_of_another_framework() -> None:
+    gpu = machine("NVIDIA H100 80GB HBM3", accelerator=True)
+    trainings = tuple(Training(words, 1.0, 16, 0.1) for words in overrides(1, full=True, accelerator=True))
+    known = Machine(**{**vars_of(gpu), "factors": {"gemm_backward": Factor(2.0, 0.1)}, "trainings": trainings})
+    words = ("platform=nvidia", "hardware=h100", "model=llama32_1b", "layout=data_parallel")
+    engine, nemo = (load_experiment(*words, f"framework={name}") for name in ("megatron", "nemo"))
+    ratio = {e.framework.name: gemm_s(e, known) / gemm_s(e, gpu) for e in (engine, nemo)}
+    assert ratio["nemo"] == 1.0
+    assert ratio["megatron"] > 1.2
+
+
+def test_trainings_on_gpus_are_learned_from() -> None:
+    gpu, truth = machine("NVIDIA H100 80GB HBM3", accelerator=True), {"launch_dense": Factor(1.6, 0.0)}
+    every = []
+    for words in overrides(2, full=True, accelerator=True):
+        columns = columns_of(load_experiment("platform=nvidia", "hardware=h100", *words))
+        every.append(Done(Training(words, trained(gpu, columns, truth), 16, 0.05), columns, 4e10))
+    known = with_trainings(gpu, every, len(every))
+    assert all(one.left_out_s == pytest.approx(one.step_time_s, rel=0.1) for one in known.trainings)
+    assert {"communication_tp", "communication_pp"} <= {one.name for one in parameters(known, [], [])}
+    assert known.value("allocator_memory") is None  # what torch allocates is no resident memory
+
+
+def gemm_s(e: Any, known: Machine) -> float:
+    return float(estimate(e, machine=known).time.parts.gemm[0])
 
 
 def test_another_release_predicts_the_same_of_a_machine_whose_trainings_say_it() -> None:
