@@ -29,7 +29,7 @@ def against(reference: Machine, here: Machine) -> Iterator[Problem]:
     known = {_key(one): one for one in reference.figures}
     if not any(one.interval for one in reference.figures if _least(one) is not None):
         hint = "measure again with more minutes="
-        yield Problem("machine", "has too few rounds for a box to be held against it", reference.date, hint=hint)
+        yield Problem("machine", "has too few rounds for a box to be checked against it", reference.date, hint=hint)
         return
     for one in here.figures:
         before = known.get(_key(one))

@@ -23,34 +23,32 @@ _COLLECTIVES = ("tensor_model", "context", "expert_model", "data")  # a pipeline
 
 def beyond_tensors(machine: Machine, jobs: Jobs, allocated: float) -> float | None:
     """Return the bytes of a process beyond the `allocated` ones of its tensors; None where nothing was measured."""
-    if not (framework := framework_bytes(machine)):
+    if not (framework := _framework_bytes(machine)):
         return None
     share, links = (machine.value(name) or 0.0 for name in _FITTED)
     return framework + share * allocated + links * float(_exchanges(jobs).max())
 
 
-def framework_bytes(machine: Machine) -> float:
+def _framework_bytes(machine: Machine) -> float:
     """Return what the framework takes without a tensor of a model: of a GPU by torch, of a process of a CPU by the
     embedded engine, too; 0 where it was not measured."""
     parts = ("torch",) if machine.accelerator else ("torch", "engine")
     return sum(machine.value("framework_memory", framework=name) or 0.0 for name in parts)
 
 
-def learned(
-    machine: Machine, trainings: Sequence[Mapping[str, Column]], resident_bytes: Sequence[float]
-) -> Iterator[Figure]:
+def learned(machine: Machine, trainings: Sequence[tuple[Mapping[str, Column], float]]) -> Iterator[Figure]:
     """Yield the figures that whole trainings say: least squares on the share of the resident memory, none below zero;
-    of a GPU none, where runs report what torch allocates. trainings: as columns of Jobs. resident_bytes: the most of a
-    process of each, shape (n,)."""
-    if machine.accelerator:
+    of a GPU none, where runs report what torch allocates. trainings: columns of Jobs, and the most resident bytes of a
+    process."""
+    if machine.accelerator or len(trainings) < LEAST:
         return
-    jobs = jobs_of([dict(one) for one in trainings])
-    measured, exchanges = np.array(resident_bytes), _exchanges(jobs)
-    if min(exchanges.sum(), len(measured) - exchanges.sum()) < 1 or len(measured) < LEAST:
+    jobs, measured = jobs_of([dict(columns) for columns, _ in trainings]), np.array([size for _, size in trainings])
+    exchanges = _exchanges(jobs)
+    if min(exchanges.sum(), len(measured) - exchanges.sum()) < 1:
         return
     allocated = memory(jobs).allocated.max(axis=0)
     terms = np.stack([allocated, exchanges], axis=1) / measured[:, None]
-    rest = 1 - (allocated + framework_bytes(machine)) / measured
+    rest = 1 - (allocated + _framework_bytes(machine)) / measured
     for place, ((name, (unit, what)), value) in enumerate(zip(_FITTED.items(), _solved(terms, rest), strict=True)):
         others = [_solved(np.delete(terms, i, 0), np.delete(rest, i))[place] for i in range(len(rest))]
         text = f"{what}: resident memory of {len(rest)} trainings less framework_memory and tensors"

@@ -350,11 +350,11 @@ class _Maker:
         self.pretrained = cases.by(_TRAINED, lambda name: float(name != "lora"))
         self.host = cases.by(_HARDWARE, lambda name: float(name == "cpu"))
         self.norm = np.where(self.host, _NORM_OF_HOST, _NORM)
-        hidden = jobs.async_tensor_parallel * (1 - parameters.of("exposed_async"))
-        self.exposed_tensor = self._exposed(cases, "exposed_tensor") * (1 - hidden)
+        self.exposed_tensor = self._exposed(cases, "exposed_tensor")
+        self.exposed_tensor = self.exposed_tensor * self.where(jobs.async_tensor_parallel, "exposed_async")
         overlap = jobs.overlapped_experts
         self.overlap = np.where(np.isnan(overlap), parameters.of("overlap_unknown"), overlap) * (self.ep > 1)
-        self.starts = self.rates.launch * (1 + self.overlap * (parameters.of("launch_overlapped") - 1))
+        self.starts = self.rates.launch * self.where(self.overlap, "launch_overlapped")
         self.exposed_fsdp = self._exposed(cases, "exposed_fsdp")
         self.sizes = (parameters.of("gemm_tokens"), parameters.of("gemm_width"), parameters.of("gemm_width"))
 
@@ -362,6 +362,11 @@ class _Maker:
         """Return the share of communication that nothing hides, times the factor of the software."""
         shared = self.p.of(kind)
         return cases.by(_SOFTWARE, lambda name: min(1.0, shared * self.p.of(f"{kind}_software", name)))
+
+    def where(self, share: NDArray[Any], name: str) -> Numbers:
+        """Return a parameter for a share of the work and 1 for the rest, in the mean."""
+        mean: Numbers = 1 + share * (self.p.of(name) - 1)
+        return mean
 
     def product(self, m: Numbers, n: Numbers, k: Numbers, rate: Numbers, peak: Numbers) -> Numbers:
         """Return the seconds of an m × k by k × n product: slower the fewer tiles it has for the GPU's rate."""
@@ -433,12 +438,12 @@ class _Maker:
         )
         gated = 1 + j.gated
         mlp = self.matmul(t, gated * j.ffn_hidden_size / tp, h) + self.matmul(t, h, j.ffn_hidden_size / tp)
-        per_byte = p.of("traffic") * (1 + j.uncompiled * (p.of("traffic_uncompiled") - 1)) / self.rates.memory
+        per_byte = p.of("traffic") * self.where(j.uncompiled, "traffic_uncompiled") / self.rates.memory
         norm = BF16 * 10 * h * self.own_tokens * per_byte
         moving = BF16 * 4 * wide / tp * t * per_byte
         ffn = j.ffn_hidden_size / tp
         quantise = p.of("quantise") * self.quantised / self.rates.memory
-        quantise = quantise * (1 + j.fp8_by_rows * (p.of("quantise_by_rows") - 1))
+        quantise = quantise * self.where(j.fp8_by_rows, "quantise_by_rows")
         zero = np.zeros(())
         dense = _Layer(
             attention_gemm=attention_gemm,
@@ -490,7 +495,7 @@ class _Maker:
         """Return the seconds in which the host starts a layer's kernels, fewer from a graph; of the share of layers in
         graphs that nobody states the fitted one."""
         graphs = np.where(np.isnan(self.j.cuda_graphs), self.p.of("graphs_unknown"), self.j.cuda_graphs)
-        return self.p.of(name) * self.starts * (1 - graphs * (1 - self.p.of("graphs_left")))
+        return self.p.of(name) * self.starts * self.where(graphs, "graphs_left")
 
     def launch_of_experts(self, own: Numbers) -> Numbers:
         """Return the seconds in which the host starts the products of a rank's own experts, one after the other;
@@ -534,7 +539,7 @@ class _Maker:
         sent = flex * np.minimum(copies, j.moe_router_topk) + (1 - flex) * j.moe_router_topk
         moved = BF16 * j.hidden_size * self.tokens / self.tp * sent * (ep - 1) / ep
         seconds = moved * (inside / self.link(ep) + np.where(inside < 1, (1 - inside) / self.rates.nic, 0.0))
-        exposed = p.of("exposed_experts") * (1 - self.overlap * (1 - p.of("exposed_overlapped")))
+        exposed = p.of("exposed_experts") * self.where(self.overlap, "exposed_overlapped")
         return np.where(ep > 1, 2 * exposed * (seconds + p.of("collective_latency") * 2), 0.0)
 
     def head(self) -> tuple[Numbers, Numbers]:

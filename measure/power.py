@@ -25,6 +25,16 @@ def counter() -> Path | None:
     return RAPL if any(map(_readable, RAPL.glob("*rapl:?/energy_uj"))) else None
 
 
+def zones(folder: Path) -> list[Path]:
+    """Return the counters of the processors, without that of the whole platform (psys of a laptop), which has them in
+    it."""
+    return [zone for zone in sorted(folder.glob("*rapl:?")) if _text(zone / "name") != "psys"]
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="ascii").strip() if path.is_file() else ""
+
+
 def _readable(path: Path) -> bool:
     try:
         return path.read_text(encoding="ascii").strip().isdigit()
@@ -35,10 +45,7 @@ def _readable(path: Path) -> bool:
 def counter_limit_w(folder: Path) -> float | None:
     """Return the processors' own sustained limit, W, all packages together; None where one states none."""
     limits = []
-    for zone in folder.glob("*rapl:?"):
-        name = zone / "name"
-        if name.is_file() and name.read_text(encoding="ascii").strip() == "psys":
-            continue  # of the whole platform, with the processors in it
+    for zone in zones(folder):
         path = zone / "constraint_0_power_limit_uw"
         if not _readable(path):
             return None

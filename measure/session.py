@@ -173,8 +173,8 @@ def _planned(scope: Scope, folder: Path) -> list[Case]:
 
 def _run(scope: Scope, here: Devices, work: Mapping[str, Any], folder: Path, nodes: Nodes) -> Ending:
     """Run the work that is left, on all ranks, while power is sampled."""
-    counter = power.counter()
-    todo = {"accelerator": scope.accelerator, "cores": scope.cores, "counter": counter and str(counter), **work}
+    counters = [str(zone) for zone in power.zones(rapl)] if (rapl := power.counter()) else None
+    todo = {"accelerator": scope.accelerator, "cores": scope.cores, "counters": counters, **work}
     todo["engine"] = not scope.probe
     (folder / TODO).write_text(json.dumps(todo), encoding="utf-8")
     return _ranks(scope, here, folder, nodes, LOG)

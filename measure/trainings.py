@@ -152,8 +152,7 @@ def with_trainings(machine: Machine, every: Sequence[Done], expected: int, ended
     if len(every) < LEAST:
         unknown = {**machine.unknown, "factors": f"{len(every)} trainings completed, {LEAST} are needed"}
         return replace(machine, trainings=tuple(one.training for one in every), unknown=unknown)
-    sizes = [(one.columns, one.memory_bytes) for one in every if one.memory_bytes]
-    kept = resident.learned(machine, [own for own, _ in sizes], [size for _, size in sizes]) if sizes else ()
+    kept = resident.learned(machine, [(one.columns, one.memory_bytes) for one in every if one.memory_bytes])
     machine = replace(machine, figures=(*machine.figures, *kept))
     columns, times = [one.columns for one in every], [one.training.step_time_s for one in every]
     trainings = []

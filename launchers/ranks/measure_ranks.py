@@ -16,7 +16,7 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -141,14 +141,16 @@ def _phases(
                 return
             if rank == 0:
                 say(f"measure: power, {one['phase']}")
-            line = _sustained(one, device, groups, settings.get("counter") if rank == 0 else None)
+            line = _sustained(one, device, groups, settings.get("counters") if rank == 0 else None)
             lines.write(json.dumps({"phase": one["phase"], "rank": rank, **line}) + "\n")
             lines.flush()
 
 
-def _sustained(one: Mapping[str, Any], device: Any, groups: Mapping[int, Any], counter: str | None) -> dict[str, Any]:
+def _sustained(
+    one: Mapping[str, Any], device: Any, groups: Mapping[int, Any], counters: Sequence[str] | None
+) -> dict[str, Any]:
     """Do work for a share of each tenth of a second; return from when to when, how many calls, and joules by the
-    counters in the folder `counter`."""
+    processors' own `counters`."""
     import torch
     import torch.distributed as dist
     from measured_work import work_of
@@ -156,7 +158,7 @@ def _sustained(one: Mapping[str, Any], device: Any, groups: Mapping[int, Any], c
     with torch.set_grad_enabled(bool(one["case"].get("backward"))):
         work = work_of(one["case"], device, groups) if one["share"] else None
         dist.barrier()
-        before, begin = _joules(counter), time.monotonic()
+        before, begin = _joules(counters), time.monotonic()
         calls, now, readings = 0, begin, list[tuple[int, int]]()
         while now < begin + one["seconds"]:
             until = now + _SLICE_S * one["share"]
@@ -169,7 +171,7 @@ def _sustained(one: Mapping[str, Any], device: Any, groups: Mapping[int, Any], c
             if one["share"] < 1:
                 time.sleep(max(0.0, now + _SLICE_S - time.monotonic()))
             now = time.monotonic()
-        after = _joules(counter)
+        after = _joules(counters)
     used = None if before is None or after is None else sum(_used(*pair) for pair in zip(before, after, strict=True))
     clocks, degrees = zip(*readings, strict=True) if readings else ((), ())
     of_device = {"clock_mhz": median(clocks), "temperature_c": max(degrees)} if readings else {}
@@ -191,18 +193,14 @@ def _reading(device: Any) -> list[tuple[int, int]]:
     return [(clock, degrees)] if known else []
 
 
-def _joules(folder: str | None) -> list[tuple[float, float]] | None:
-    """Return what each processor's energy counter says, J, and where it begins again; None without a folder."""
-    if folder is None:
+def _joules(counters: Sequence[str] | None) -> list[tuple[float, float]] | None:
+    """Return what each processor's energy counter says, J, and where it begins again; None where there are none."""
+    if counters is None:
         return None
-    zones = [zone for zone in sorted(Path(folder).glob("*rapl:?")) if not _is_of_all(zone)]
-    return [tuple(int((zone / name).read_text()) / 1e6 for name in _COUNTER) for zone in zones]  # type: ignore[misc]
-
-
-def _is_of_all(zone: Path) -> bool:
-    """Return whether a counter is of the whole platform (psys of a laptop), which has the processors' in it."""
-    name = zone / "name"
-    return name.is_file() and name.read_text(encoding="ascii").strip() == "psys"
+    return [
+        tuple(int(Path(counter, name).read_text()) / 1e6 for name in _COUNTER)  # type: ignore[misc]
+        for counter in counters
+    ]
 
 
 def _used(before: tuple[float, float], after: tuple[float, float]) -> float:
@@ -347,12 +345,11 @@ def _all_can(can: bool, case: Mapping[str, Any], groups: Mapping[int, Any]) -> b
     import torch.distributed as dist
 
     if pair := case.get("pair"):
-        theirs, (first, second) = torch.tensor([int(can)]), pair
+        own, theirs, (first, second) = torch.tensor([int(can)]), torch.tensor([0]), pair
         if dist.get_rank() == first:
-            dist.send(theirs, second)
+            dist.send(own, second)
             dist.recv(theirs, second)
         else:
-            own = torch.tensor([int(can)])
             dist.recv(theirs, first)
             dist.send(own, first)
         return can and bool(theirs.item())

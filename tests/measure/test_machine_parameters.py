@@ -192,10 +192,11 @@ def test_the_processor_s_own_counter_is_read_also_where_it_begins_again(tmp_path
     for number, name in enumerate(("package-0", "package-1", "psys")):  # which has both in it
         (tmp_path / f"intel-rapl:{number}" / "name").write_text(f"{name}\n")
     ranks = rank_module("measure_ranks")
-    before = ranks._joules(str(tmp_path))
+    counters = [str(zone) for zone in power.zones(tmp_path)]
+    before = ranks._joules(counters)
     (tmp_path / "intel-rapl:0" / "energy_uj").write_text("70000000")
     (tmp_path / "intel-rapl:1" / "energy_uj").write_text("8000000")
-    after = ranks._joules(str(tmp_path))
+    after = ranks._joules(counters)
     assert [ranks._used(*pair) for pair in zip(before, after, strict=True)] == [60, 20]
     assert power.counter_limit_w(tmp_path) == 350
     (tmp_path / "phases-0.jsonl").write_text(phase("idle", 100, joules=180.0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import signal
@@ -19,7 +18,7 @@ import psutil
 import pytest
 
 from conf.machine import read
-from launchers.rank_modules import FOLDER
+from launchers.rank_modules import FOLDER, rank_module
 from launchers.variables import START
 from measure.cli import main
 from measure.trainings import SEEDS, WARM_UP, done, overrides, run
@@ -34,21 +33,16 @@ def lines(folder: Path) -> list[tuple[int, int, int]]:
     return [(one["round"], one["case"], one["rank"]) for one in map(json.loads, texts)]
 
 
-@pytest.fixture
-def work_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Return the work of a case from the program of the ranks, from the same random numbers each time."""
-    torch = pytest.importorskip("torch")
-    monkeypatch.syspath_prepend(str(FOLDER))
-    module = importlib.import_module("measured_work")
+def work_of(**case: Any) -> Any:
+    """Return what the work of a case comes to, from the same random numbers each time."""
+    import torch
 
-    def result(**case: Any) -> Any:
-        torch.manual_seed(0)
-        return module.work_of({"dtype": "float32", "ranks": 1, **case}, torch.device("cpu"), {})()
-
-    return result
+    torch.manual_seed(0)
+    work = rank_module("measured_work").work_of({"dtype": "float32", "ranks": 1, **case}, torch.device("cpu"), {})
+    return work()
 
 
-def test_kernels_of_attention_attend_alike_and_causal_is_not_all(work_of: Callable[..., Any]) -> None:
+def test_kernels_of_attention_attend_alike_and_causal_is_not_all() -> None:
     sizes = {"kind": "sdpa", "batch": 1, "heads": 8, "seq": 64, "channels": 16}
     flash, math = (work_of(**sizes, backend=name, causal=1) for name in ("flash", "math"))
     whole = work_of(**sizes, backend="math", causal=0)
@@ -58,8 +52,9 @@ def test_kernels_of_attention_attend_alike_and_causal_is_not_all(work_of: Callab
         work_of(**sizes, backend="cudnn", causal=1)
 
 
-def test_one_grouped_product_is_that_of_all_experts_in_turn(work_of: Callable[..., Any]) -> None:
-    torch = pytest.importorskip("torch")
+def test_one_grouped_product_is_that_of_all_experts_in_turn() -> None:
+    import torch
+
     sizes = {"experts": 4, "m": 8, "n": 16, "k": 32}
     in_turn, at_once = torch.cat(work_of(kind="grouped", **sizes)), work_of(kind="grouped_kernel", **sizes)
     assert in_turn.shape == at_once.shape == (32, 16)

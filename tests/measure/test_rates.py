@@ -156,7 +156,7 @@ def test_a_file_is_read_as_it_was_written_and_refused_when_it_was_changed(tmp_pa
 def test_an_estimate_takes_the_machine_in_place_of_priors() -> None:
     e = load_experiment("platform=cpu", "model=llama_tiny", "gpus_per_node=2", "layout.tensor_model_parallel_size=2")
     found = estimate(e, machine=machine()).time.parts
-    slower = Machine(**{**vars_of(machine()), "figures": tuple(slowed(one) for one in machine().figures)})
+    slower = with_values(machine(), figures=tuple(slowed(one) for one in machine().figures))
     assert estimate(e, machine=slower).time.parts.gemm[0] == pytest.approx(2 * found.gemm[0], rel=0.01)
     # four all-gathers and reduce-scatters a layer, one way, of which a share is exposed
     assert found.tensor_parallel[0] > 8 * 4 * 4 * LATENCY * 0.5
@@ -185,7 +185,7 @@ def test_sends_and_products_of_experts_are_as_the_machine_has_them(
 ) -> None:
     e, known = load_experiment("platform=cpu", "gpus_per_node=2", *words), machine()
     changed = [with_values(one, value=times * one.value) if one.name == name else one for one in known.figures]
-    slower = Machine(**{**vars_of(known), "figures": tuple(changed)})
+    slower = with_values(known, figures=tuple(changed))
     before, after = (getattr(estimate(e, machine=one).time.parts, part)[0] for one in (known, slower))
     assert after > 1.3 * before
 
@@ -194,7 +194,7 @@ def test_threads_that_must_be_woken_for_a_kernel_slow_each_layer() -> None:
     e = load_experiment("platform=cpu", "model=llama_tiny", "gpus_per_node=2")
     known, more = machine(), 5e-5
     slow = [with_values(one, value=one.value + more) if one.name == "thread_launch" else one for one in known.figures]
-    asleep = Machine(**{**vars_of(known), "figures": tuple(slow)})
+    asleep = with_values(known, figures=tuple(slow))
     times = [estimate(e, machine=one).time.parts.launches[0] for one in (known, asleep)]
     passes, layers, kernels = 3, 4, CALLS["launch_dense"][1]
     every = e.layout.num_micro_batches * passes * layers * kernels * more
@@ -204,7 +204,7 @@ def test_threads_that_must_be_woken_for_a_kernel_slow_each_layer() -> None:
 def test_the_memory_of_a_process_has_what_the_framework_was_measured_to_take() -> None:
     e = load_experiment("platform=cpu", "model=llama_tiny")
     own = [Figure("framework_memory", size, "bytes", "", {"framework": name}) for name, size in FRAMEWORK.items()]
-    known = Machine(**{**vars_of(machine()), "figures": (*machine().figures, *own)})
+    known = with_values(machine(), figures=(*machine().figures, *own))
     alone, with_it = (estimate(e, machine=one).figures["peak_memory_device_bytes"] for one in (machine(), known))
     assert (alone.source, with_it.source) == ("assumed", "computed")
     assert alone.value is not None
@@ -214,7 +214,7 @@ def test_the_memory_of_a_process_has_what_the_framework_was_measured_to_take() -
 
 def test_trainings_say_what_the_allocator_and_collectives_keep_of_other_runs() -> None:
     own = [Figure("framework_memory", size, "bytes", "", {"framework": name}) for name, size in FRAMEWORK.items()]
-    known = Machine(**{**vars_of(machine()), "figures": (*machine().figures, *own)})
+    known = with_values(machine(), figures=(*machine().figures, *own))
     of_share, of_links = 0.3, 2e7
     every = [training(words) for words in overrides(2, full=False)]
 
@@ -235,10 +235,6 @@ def test_trainings_say_what_the_allocator_and_collectives_keep_of_other_runs() -
 
 
 FRAMEWORK = {"torch": 2.3e8, "engine": 1.3e8}
-
-
-def vars_of(one: Machine) -> dict[str, Any]:
-    return {name: getattr(one, name) for name in one.__struct_fields__}
 
 
 def slowed(one: Any) -> Any:
@@ -302,7 +298,7 @@ def test_trainings_on_gpus_can_be_launched_and_fit(where: tuple[str, ...]) -> No
 def test_trainings_of_the_engine_on_a_gpu_say_nothing_of_another_framework() -> None:
     gpu = machine("NVIDIA H100 80GB HBM3", accelerator=True)
     trainings = tuple(Training(words, 1.0, 16, 0.1) for words in overrides(1, full=True, accelerator=True))
-    known = Machine(**{**vars_of(gpu), "factors": {"gemm_backward": Factor(2.0, 0.1)}, "trainings": trainings})
+    known = with_values(gpu, factors={"gemm_backward": Factor(2.0, 0.1)}, trainings=trainings)
     words = ("platform=nvidia", "hardware=h100", "model=llama32_1b", "layout=data_parallel")
     engine, nemo = (load_experiment(*words, f"framework={name}") for name in ("megatron", "nemo"))
     ratio = {e.framework.name: gemm_s(e, known) / gemm_s(e, gpu) for e in (engine, nemo)}
@@ -335,7 +331,7 @@ def test_another_release_predicts_the_same_of_a_machine_whose_trainings_say_it()
     after = estimate(e, other, machine=known).figures["step_time_mean_s"].value
     assert after == pytest.approx(before, rel=1e-9)
     without = {name: Factor(one.value, one.sd) for name, one in known.factors.items()}
-    bare = Machine(**{**vars_of(known), "factors": without})
+    bare = with_values(known, factors=without)
     assert estimate(e, other, machine=bare).figures["step_time_mean_s"].value != pytest.approx(before, rel=0.01)
 
 
