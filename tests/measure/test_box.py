@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,14 @@ FOUR = Scope(accelerator=True, ranks=4, cores=16, memory_bytes=80 << 30, full=Fa
 
 def gpus(**slower: float) -> Machine:
     """Return a machine of four GPUs, with figures of a name times a factor."""
-    known = cases(FOUR)
-    found = figures(samples_of(known, lines_of(known, noise=0.005), 4))
-    own = tuple(_times(one, slower.get(one.name, 1.0)) for one in found)
+    own = tuple(_times(one, slower.get(one.name, 1.0)) for one in _figures())
     return Machine(VERSION, "2026-11-24T00:00:00+00:00", "a", "NVIDIA H100 80GB HBM3", True, 4, {}, own)
+
+
+@cache
+def _figures() -> tuple[Figure, ...]:
+    known = cases(FOUR)
+    return tuple(figures(samples_of(known, lines_of(known, noise=0.005), 4)))
 
 
 def _times(one: Figure, factor: float) -> Figure:

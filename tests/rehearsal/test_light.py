@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 FOLDER = Path(__file__).parents[2] / "launchers" / "ranks" / "rehearsal"
-pytest.importorskip("torch", reason="needs torch: make install")
+pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch: make install")
 
 
 def said(code: str, **variables: str) -> str:
