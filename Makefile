@@ -82,6 +82,9 @@ demo: $(VENV)/.embedded
 	  '  python launch.py model=llama platform=amd repeat=3' \
 	  '  python -m compare runs/llama31_8b-nvidia runs/llama31_8b-amd -o compare'
 
+# they start Python a thousand times, and read their own code in each process: compiled once
+export PYTHONDONTWRITEBYTECODE :=
+
 # long files first (tests/conftest.py); three at a time on two cores: half of it waits for processes
 WORKERS := 3
 PYTEST = $(VENV)/bin/python -m pytest --dist loadfile --no-loadscope-reorder -n $(WORKERS)

@@ -154,11 +154,12 @@ class Tree:
     def __init__(self, root: Path) -> None:
         self.root = root
         for name in (*PRODUCT, "tests/conf", "tests/metrics"):
-            shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(ROOT / name, root / name)  # with what Python has compiled of it
         for path in (*ROOT.glob("*.py"), ROOT / "pyproject.toml", *ROOT.glob("tests/*.py")):
             shutil.copy(path, root / path.relative_to(ROOT))
         (root / "bin").mkdir()
         self.env = {**os.environ, "PATH": f"{root / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": "", "COLUMNS": "160"}
+        self.env["PYTHONDONTWRITEBYTECODE"] = ""  # each command would compile all of it again
 
     def add(self, files: Mapping[str, str]) -> None:
         """New files only: none that is there may be written over."""
