@@ -20,6 +20,8 @@ SHORT: Changes = {"train_iters": 5}
 BFLOAT16: Changes = {"params_dtype": "bfloat16"}
 UNFUSED: Changes = {"attention_backend": "unfused"}
 DROPOUT: Changes = {"hidden_dropout": 0.1, "attention_dropout": 0.1}
+MOCK: Changes = {"data": "mock", "data_path": None, "split": "1,1,1"}
+MOCK |= {"vocab_size": 4096, "padded_vocab_size": 4096, "train_iters": 3}
 LLAMA_LIKE: Changes = {
     "untie_embeddings_and_output_weights": False,
     "add_qkv_bias": True,
@@ -96,12 +98,14 @@ ALWAYS = ("TP2", "TP2+SP", "PP2", "PP2xVP2", "DP2", "DP2+sharded", "DP2+overlapp
 
 _SINGLE: list[Changes] = [
     *({**EXPERTS}, {**EXPERTS, **BFLOAT16}, BFLOAT16, DROPOUT, {**DROPOUT, **RECOMPUTE}, {**RECOMPUTE, **SHORT}),
+    *({**DROPOUT, **SHORT}, MOCK),
     *(base for base, _ in (*VARIANTS.values(), UNEVEN["PP2+loss"], UNEVEN["PP2xVP2+both"])),
 ]
 _QUICK: list[Changes] = [
     *(DENSE[name] for name in ALWAYS if name != "TP2+SP"),
     *({**IN_BFLOAT16[name], **BFLOAT16} for name in IN_BFLOAT16 if name in ALWAYS),
     {**DROPOUT, **CP2, **SHORT},
+    {**MOCK, **DP2},
     {**EXPERTS, **MIXTURE["EP2"]},
     {**DEEPSEEK_LIKE, **EP2},
     {**LLAMA_LIKE, **VP2},

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.engine.conftest import RANKS, finished, torchrun_words
+from tests.engine.layouts import DP2, MOCK
 
 pytestmark = pytest.mark.engine
 np = pytest.importorskip("numpy")
@@ -56,14 +57,15 @@ def order() -> Any:
     return importlib.import_module("corpus_order")
 
 
-@pytest.mark.parametrize("vocabulary", [500, 70000])
 def test_the_bytes_are_those_of_megatrons_builder(
-    vocabulary: int, in_rank: Callable[[str], str], corpus: Callable[..., str], settings_of: Any, tmp_path: Path
+    in_rank: Callable[[str], str], corpus: Callable[..., str], settings_of: Any, tmp_path: Path
 ) -> None:
-    prefix = corpus(settings_of(vocab_size=vocabulary, padded_vocab_size=vocabulary))
-    in_rank(BUILD.format(cases=[(prefix, str(tmp_path / "theirs"), vocabulary)]))
-    for suffix in (".bin", ".idx"):
-        assert Path(prefix + suffix).read_bytes() == Path(f"{tmp_path}/theirs{suffix}").read_bytes()
+    prefixes = {size: corpus(settings_of(vocab_size=size, padded_vocab_size=size)) for size in (500, 70000)}
+    in_rank(BUILD.format(cases=[(prefix, str(tmp_path / f"theirs{size}"), size) for size, prefix in prefixes.items()]))
+    for size, prefix in prefixes.items():
+        for suffix in (".bin", ".idx"):
+            theirs = (tmp_path / f"theirs{size}{suffix}").read_bytes()
+            assert Path(prefix + suffix).read_bytes() == theirs, (size, suffix)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -112,12 +114,11 @@ print(step + 1 == n // 8 > 400)
 
 
 def test_mock_data_is_megatrons_own(run: Callable[..., Any]) -> None:
-    large = {"vocab_size": 4096, "padded_vocab_size": 4096, "train_iters": 3}
-    done = run(data="mock", data_path=None, split="1,1,1", **large)
+    done = run(**MOCK)
     assert done.code == 0, done.err
     assert (done.arguments["data"], done.arguments["data_path"], done.arguments["split"]) == ("mock", "None", "1,1,1")
     assert {"data_first_batch": None} in done.marks("facts")
-    other = run(data="mock", data_path=None, split="1,1,1", data_parallel_size=2, **large)
+    other = run(**MOCK, **DP2)
     assert max(abs(a - b) for a, b in zip(done.losses, other.losses, strict=True)) <= 1e-5
 
 
