@@ -2,10 +2,17 @@
 
 import sys
 
-from launchers import early
+from tensorprimat.entry import run
+
+
+def main(_: None) -> int:
+    from launchers import early
+
+    early.begin(sys.argv[1:])
+    from tensorprimat.launch import main as launch
+
+    return launch(None)
+
 
 if __name__ == "__main__":
-    early.begin(sys.argv[1:])
-    from tensorprimat.launch import main
-
-    sys.exit(main(None))
+    sys.exit(run("launch"))

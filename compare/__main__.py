@@ -1,3 +1,3 @@
-from compare.cli import main
+from tensorprimat.entry import run
 
-raise SystemExit(main(None))
+raise SystemExit(run("compare.cli"))

@@ -12,7 +12,7 @@ import msgspec
 from conf.errors import ConfigError, Problem, blamed
 from conf.vocabulary import read_yaml
 
-VERSION = 3
+VERSION = 4
 BEHIND = 20
 """Kernels of one element before each that the figure `thread_launch` is of, and which it has in it."""
 GROUPED = {"m": 64, "n": 128, "k": 128}

@@ -1,3 +1,3 @@
-from estimate.cli import main
+from tensorprimat.entry import run
 
-raise SystemExit(main(None))
+raise SystemExit(run("estimate.cli"))

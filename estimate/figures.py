@@ -39,7 +39,7 @@ _UNITS = ((86400.0, "days"), (3600.0, "h"), (60.0, "min"))
 class Estimate:
     """A prediction for one experiment, job 0 of all arrays. parameters: those that it is by. figures: by the names of
     metrics.summary, in the order that people read. trained_on: the host whose own trainings its interval is of, if
-    any."""
+    any; untrained: why a machine's file says nothing of whole steps."""
 
     experiment: Experiment
     jobs: Jobs
@@ -48,6 +48,7 @@ class Estimate:
     time: Prediction
     figures: Mapping[str, Quantity]
     trained_on: str = ""
+    untrained: str = ""
 
     @property
     def option(self) -> Option:
@@ -68,6 +69,8 @@ class Estimate:
         of = f"published runs of the class {self.time.classes[0]}"
         of = f"trainings on {self.trained_on}" if self.trained_on else of
         text = f"95 % by the errors of {int(self.time.rows[0]):,} {of}"
+        if not self.time.rows[0] and self.experiment.hardware.name == "cpu":
+            return self.untrained or self.time.classes[0]
         text = f"{text}, each predicted without itself" if self.time.rows[0] else self.time.classes[0]
         return "; ".join((text, *self.time.notes[0]))
 
@@ -126,7 +129,14 @@ def estimate(e: Experiment, parameters: Parameters | None = None, machine: Machi
     speed = seconds.under(tokens / e.layout.world_size, "tokens/s/GPU", _WHY)
     figures = {**_speeds(e, seconds, speed), **_sizes(jobs, bytes_, machine), **_power(e, speed)}
     host = machine.host if machine and by_trainings(e, machine) else ""
-    return Estimate(e, jobs, known, bytes_, time, figures, host)
+    untrained = ""
+    if machine and not host:
+        few = machine.unknown.get("factors", f"{len(machine.trainings)} trainings completed")
+        untrained = (
+            f"a guess: the machine's file has its kernels and links, but not what whole steps take ({few}): call"
+        )
+        untrained += " `tprimat measure` again with its folder, which goes on, with more minutes or on an idle machine"
+    return Estimate(e, jobs, known, bytes_, time, figures, host, untrained)
 
 
 def _speeds(e: Experiment, seconds: Quantity, speed: Quantity) -> dict[str, Quantity]:

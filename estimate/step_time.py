@@ -46,6 +46,9 @@ IN_BLOCKS = ("mxfp8", "nvfp4")
 _OF_BIAS = 28
 """Bytes that the bias of an expert's second product moves for each element, forward: Megatron-Core adds it expert by
 expert in fp32 and joins the pieces (v0.15.3 megatron/core/transformer/moe/experts.py, TEGroupedMLP._apply_bias)."""
+KEYS_OF_HOST = 512
+"""Keys of a block of torch's attention on a CPU, which it computes whole where causality needs a part of it (torch
+v2.13.0 aten/src/ATen/native/cpu/FlashAttentionKernel.cpp, flash_attention_kernel_impl)."""
 _NORM = 4  # of launching and computing side by side, of which the slower counts
 _NORM_OF_HOST = 1  # a CPU that launches does not compute meanwhile
 _GATHERED_AGAIN = 0.5
@@ -55,6 +58,12 @@ _OF_HEAD, _OF_STEP = 8.0, 4.0
 """Collectives of embedding, output layer and loss in a micro-batch under tensor parallelism, and those of a step:
 gradients, parameters, the gradients' norm, the loss. Counted in steps of the embedded engine (calls of
 torch.distributed with Megatron-Core 0.15.3); they count on a CPU, where each takes as long as a layer's."""
+
+
+def length_of_host(queries: Numbers | float) -> Numbers:
+    """Return four times the queries of such a block (256, 64 or 32), which are about a quarter of a sequence: a CPU is
+    as fast as its blocks are large."""
+    return np.select([np.asarray(queries) >= 768, np.asarray(queries) >= 192], [1024.0, 256.0], 128.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,8 +432,17 @@ class _Maker:
         latent = (j.qk_head_dim + j.qk_pos_emb_head_dim + j.v_head_dim) / 2
         channels = np.where(j.mla > 0, latent, j.kv_channels)
         flops = 4 * self.tokens * seen * j.num_attention_heads / self.tp * channels
-        small = (1 + self.p.of("attention_tokens") * self.cp / s) * (1 + self.p.of("attention_channels") / channels)
+        few, narrow = self.p.of("attention_tokens") * self.cp / s, self.p.of("attention_channels") / channels
+        small = np.where(self.host, self._on_a_host(narrow), (1 + few) * (1 + narrow))
         seconds: Numbers = flops * small / self.rates.attention
+        return seconds
+
+    def _on_a_host(self, narrow: Numbers) -> Numbers:
+        """Return by how much longer attention takes on a CPU than its FLOPs say, as `measure` fits it."""
+        queries = self.j.seq_length / self.cp
+        few = self.p.of("attention_tokens") / length_of_host(queries)
+        whole = 1 + np.minimum(KEYS_OF_HOST, queries) / self.j.seq_length
+        seconds: Numbers = whole * (1 + few + narrow)
         return seconds
 
     def layers(self) -> tuple[_Layer, _Layer]:

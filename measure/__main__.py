@@ -1,5 +1,3 @@
-import sys
+from tensorprimat.entry import run
 
-from measure.cli import main
-
-sys.exit(main(None))
+raise SystemExit(run("measure.cli"))

@@ -10,6 +10,7 @@ from itertools import combinations, product
 from typing import Any
 
 from conf.machine import GROUPED
+from estimate.step_time import KEYS_OF_HOST, length_of_host
 
 Case = Mapping[str, Any]
 """kind, dtype, ranks, least_s (how long a timing takes at least) and the sizes of its kind; group: of ranks that
@@ -206,9 +207,7 @@ def _kernels(scope: Scope) -> Iterator[Case]:
                 yield {"kind": "gemm", **common, "dtype": "tf32", "m": m, "n": n, "k": k}
             if scope.accelerator and dtype == "bfloat16":
                 yield {"kind": "gemm", **common, "dtype": "fp8", "m": m, "n": n, "k": k}
-        for seq, channels, backward in product(_sequences(scope), _channels(scope), (0, 1)):
-            sizes = {"batch": 1, "heads": 8, "seq": seq, "channels": channels, "backward": backward}
-            yield {"kind": "attention", **common, **sizes}
+        yield from (case | common for case in _attention(scope))
         yield from (case | common for case in _memory_bound(scope))
         sizes = dict.fromkeys("mnk", 4096) if scope.accelerator else GROUPED
         for experts in (4, 16) if scope.full else (4,):
@@ -227,10 +226,22 @@ def _kernels(scope: Scope) -> Iterator[Case]:
             yield {"kind": "thread_launches", **common, "least_s": _LEAST_OF_WAKING_S}
 
 
+def _attention(scope: Scope) -> Iterator[dict[str, Any]]:
+    """Yield attention forward, and with both passes unless that takes longer than all the rest. length, keys: four
+    times the queries, and the keys, of a block, which a CPU computes whole."""
+    for seq, channels, backward in product(_sequences(scope), _channels(scope), (0, 1)):
+        sizes = {"batch": 1, "heads": 8, "seq": seq, "channels": channels, "backward": backward}
+        if scope.accelerator:
+            yield {"kind": "attention", **sizes}
+        elif not backward or seq < 1024:
+            block = {"length": int(length_of_host(seq)), "keys": min(KEYS_OF_HOST, seq)}
+            yield {"kind": "attention", **sizes, **block}
+
+
 def _ways_of_attention(scope: Scope) -> Iterator[Case]:
     """Yield attention of one rank by each kernel of torch, with few and many heads, causal and not."""
     common = {"kind": "sdpa", "ranks": 1, "least_s": scope.least_s(1), "batch": 1}
-    sizes = {"seq": _sequences(scope)[1], "channels": _channels(scope)[-1]}
+    sizes = {"seq": 4096 if scope.accelerator else 256, "channels": _channels(scope)[-1]}
     ways = product(_dtypes(scope), BACKENDS[scope.accelerator], (8, 32), (1, 0))
     for dtype, backend, heads, causal in ways:
         yield {**common, **sizes, "dtype": dtype, "backend": backend, "heads": heads, "causal": causal}
@@ -248,8 +259,8 @@ def _dtypes(scope: Scope) -> tuple[str, ...]:
 
 
 def _sequences(scope: Scope) -> tuple[int, ...]:
-    sizes = (1024, 4096, 16384, 32768) if scope.accelerator else (64, 256, 1024)
-    return sizes if scope.full else sizes[:-1]
+    sizes = (1024, 4096, 16384, 32768) if scope.accelerator else (64, 128, 256, 512, 1024)
+    return sizes if scope.full else sizes[:3]
 
 
 def _channels(scope: Scope) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ DIR/machine.yaml."""
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ from conf.vendors import Devices
 from measure.cases import Scope
 from measure.page import page
 from measure.parameters import against
-from measure.session import FILE, LOG, PAGE, SIZES, Nodes, joined, measured, refuse_busy, samples_in, scope_of
+from measure.session import FILE, LOG, PAGE, SIZES, Nodes, joined, measured, refuse_busy, samples_in, scope_of, usable
 from metrics.quantity import shown
 from parsers.storage import replace_file
 
@@ -67,7 +68,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     size = given.words[0] if given.words else "quick"
     if len(given.words) > 1 or size not in SIZES:
         raise InputError(Problem("measure", "how far?", " ".join(given.words), listed([*SIZES])))
-    here, folder, nodes = devices.find(), given.output or Path("machine"), _nodes(given)
+    (here, unseen), folder, nodes = usable(devices.find()), given.output or Path("machine"), _nodes(given)
+    if unseen:
+        print(f"warning: {unseen}", file=sys.stderr)
     baseline = machines.read(given["baseline"]) if given["baseline"] else None
     if not given["force"]:
         refuse_busy(here)
@@ -82,6 +85,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 raise InputError(Problem(OUTPUT, "another measurement runs there", str(folder), hint=f"{OUTPUT} OTHER"))
             limit_s = 60 * (given["minutes"] or minutes)
             machine, code = measured(scope, here, folder, rounds, limit_s, nodes)
+            if unseen:
+                machine = replace(machine, warnings=(unseen, *machine.warnings))
             if baseline:
                 machine = _beside(machine, baseline)
             if machine.figures:

@@ -8,14 +8,14 @@ from pathlib import Path
 from conf import box, devices
 from conf.errors import Problem
 from conf.machine import Machine
-from measure.session import PROBE, SIZES, measured, refuse_busy, scope_of
+from measure.session import PROBE, SIZES, measured, refuse_busy, scope_of, usable
 
 
 def problems(reference: Machine) -> list[Problem]:
     """Return what is wrong with this box beside the reference, by a probe of as many ranks. InputError: it cannot be
     measured here."""
     rounds, minutes = SIZES[PROBE]
-    here = devices.find()
+    here, _ = usable(devices.find())
     refuse_busy(here)
     scope = scope_of(here, min(reference.ranks, here.count) if here.count else reference.ranks, PROBE)
     with tempfile.TemporaryDirectory(prefix="tprimat-probe-") as directory:

@@ -157,8 +157,10 @@ def columns_of(cases: Sequence[Case]) -> Numbers:
         m, n, k = (np.array([case[name] for case in cases], dtype=float) for name in "mnk")
         return np.stack([2 * m * n * k, 2 * n * k, 2 * (m * k + m * n), np.ones_like(m)], axis=1)
     if kind == "attention":
-        flops, seq, width = _flops(cases), *(np.array([case[key] for case in cases]) for key in ("seq", "channels"))
-        return np.stack([flops, flops / seq, flops / width, np.ones_like(flops)], axis=1)
+        seq, width = (np.array([case[key] for case in cases]) for key in ("seq", "channels"))
+        length = np.array([case.get("length", case["seq"]) for case in cases])
+        flops = _flops(cases) * (1 + np.array([case.get("keys", 0) for case in cases]) / seq)
+        return np.stack([flops, flops / length, flops / width, np.ones_like(flops)], axis=1)
     share = _BUS[kind](group_of(cases[0]))
     carried = np.array([share * case["bytes"] for case in cases])
     return np.stack([np.ones_like(carried), carried], axis=1)
@@ -240,7 +242,10 @@ _STEP = (
 )
 """Figures of the standard model: forward alone, and both passes."""
 _GEMM = "t = launch + 2 m n k (1 + rows/m + width/n + width/k) / rate, least squares of t / measured, none below 0"
-_ATTENTION = "t = launch + flops (1 + tokens/seq + channels/width) / rate; flops = 2 batch heads seq² width, causal"
+_ATTENTION = (
+    "t = launch + flops (1 + tokens/length + channels/width) / rate; flops = 2 batch heads seq² width (1 + keys/seq),"
+    " causal; keys, length: of a block, which a CPU computes whole, and 4 times its queries; on a GPU 0 and seq"
+)
 _REACHED = {
     "grouped": "2 experts m n k / t of products one behind the other, median",
     "grouped_kernel": "2 experts m n k / t of one grouped product, median",

@@ -23,7 +23,7 @@ from conf.facts import named_by_driver
 from conf.frameworks import is_module
 from conf.machine import VERSION, Figure, Machine
 from conf.plain import terminal
-from conf.vendors import Devices, vendor_of
+from conf.vendors import Devices, output, vendor_of
 from launchers.plan import Plan
 from launchers.power import sampled
 from launchers.rank_modules import FOLDER
@@ -66,6 +66,25 @@ def refuse_busy(here: Devices) -> None:
         raise InputError(Problem("measure", what, listed(users), hint="end them, or force=true"))
 
 
+def usable(here: Devices) -> tuple[Devices, str]:
+    """Return the devices that torch can use, and why it is the CPU that is measured where a vendor's tool is here."""
+    tools = " and ".join(devices.silent_tools())
+    if here.vendor is None:
+        hint = f"call {tools}, which says why; {listed(devices.hidden_by())} may hide them"
+        return here, f"{tools} is here and lists no GPU, so the CPU is measured: {hint}" if tools else ""
+    version, _, can = output(sys.executable, "-c", _CAN).strip().partition(" ")
+    if can != "False":
+        return here, ""
+    seen = f"torch {version} can use none of {here.count} × {here.names[0]}, so the CPU is measured"
+    return (
+        devices.NO_DEVICES,
+        f"{seen}: {vendor_of(here.vendor).tool} lists them; install torch for it, or its driver anew",
+    )
+
+
+_CAN = "import torch; print(torch.__version__, torch.cuda.is_available())"
+
+
 def measured(  # noqa: PLR0913
     scope: Scope, here: Devices, folder: Path, rounds: int, limit_s: float, nodes: Nodes | None = None
 ) -> tuple[Machine, int]:
@@ -85,7 +104,8 @@ def measured(  # noqa: PLR0913
         last = trainings.run(folder, runs, began + limit_s, _said)
     machine = machine_of(scope, here, known, folder)
     missing = len(visits(len(known), rounds, _done(folder, known), once=once))
-    machine = replace(machine, unknown={**machine.unknown, **_cut(missing, ending, folder)})
+    every_visit = len(visits(len(known), rounds, {}, once=once))
+    machine = replace(machine, unknown={**machine.unknown, **_cut(missing, every_visit, ending, folder)})
     if why:
         machine = replace(machine, unknown={**machine.unknown, "trainings": why})
     every, last = [*trainings.done(folder, runs)], last or ending
@@ -104,12 +124,12 @@ def joined(scope: Scope, here: Devices, folder: Path, nodes: Nodes) -> int:
     return ending.exit_code or 0
 
 
-def _cut(missing: int, ending: Ending | None, folder: Path) -> dict[str, str]:
+def _cut(missing: int, of: int, ending: Ending | None, folder: Path) -> dict[str, str]:
     """Return that timings are missing, and why."""
     if not missing:
         return {}
     why = _ended(ending, folder) or "time was up: more minutes, or the same call again"
-    return {"timings": f"{missing} are missing: {why}"}
+    return {"timings": f"{missing:,} of {of:,} are missing: {why}"}
 
 
 def _ended(ending: Ending | None, folder: Path) -> str:
@@ -159,11 +179,12 @@ def _planned(scope: Scope, folder: Path) -> list[Case]:
     """Return the cases of the measurement in a folder, begun now or before. InputError: it is another one."""
     path = folder / SETTINGS
     about = json.loads(json.dumps({**_plain(scope), "memory_bytes": None}))  # others use memory, too
+    about |= {"version": VERSION}
     if path.is_file():
         with blamed(str(path), "cannot be read"):
             before: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if before.get("scope") != about:
-            what = "holds another measurement, of other ranks or sizes"
+            what = "holds another measurement, of other ranks or sizes or by another release"
             raise InputError(Problem(OUTPUT, what, str(folder), hint=f"{OUTPUT} OTHER, or remove it"))
         return list(before["cases"])
     known = [*cases(scope)]

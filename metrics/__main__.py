@@ -1,3 +1,3 @@
-from tensorprimat.claims import main
+from tensorprimat.entry import run
 
-raise SystemExit(main(None))
+raise SystemExit(run("tensorprimat.claims"))

@@ -13,16 +13,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from conf import load_experiment, models, platforms, problems, summary, version
-from conf.errors import UserError
-
 if TYPE_CHECKING:
     from compare import Comparison, Question
+    from conf import load_experiment, models, platforms, problems, summary
+    from conf.errors import UserError
     from parsers import Run
     from tensorprimat.notebook import Runs
     from tensorprimat.notebook import compared as compare
 
-__version__ = version.VERSION
+__version__: str
 __all__ = ["Comparison", "Question", "Run", "UserError", "__version__", "compare", "load_experiment", "read_runs"]
 __all__ += ["models", "platforms", "problems", "summary"]
 
@@ -38,10 +37,14 @@ def read_runs(*places: str) -> Runs:
 
 
 def __getattr__(name: str) -> Any:
-    """Import what compares when it is first used, so that importing the package costs nothing."""
+    """Import what is here when it is first used, so that importing the package costs nothing."""
     if name in __all__:
         import compare
+        import conf
+        from conf.errors import UserError
+        from conf.version import VERSION
         from tensorprimat.notebook import compared
 
-        return compared if name == "compare" else getattr(compare, name)
+        own = {"compare": compared, "UserError": UserError, "__version__": VERSION}
+        return own.get(name) or getattr(conf if hasattr(conf, name) else compare, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

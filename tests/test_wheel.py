@@ -67,7 +67,7 @@ def test_it_installs_one_name_with_all_that_it_needs(wheel: Path) -> None:
     assert "tensorprimat/py.typed" in names
     scripts = next(name for name in names if name.endswith("entry_points.txt"))
     text = zipfile.ZipFile(wheel).read(scripts).decode()
-    assert text.split() == ["[console_scripts]", "tprimat", "=", "tensorprimat.cli:main"]
+    assert text.split() == ["[console_scripts]", "tprimat", "=", "tensorprimat.entry:tprimat"]
 
 
 def test_ours_works_beside_theirs(scripts: Path, hostile: Path) -> None:

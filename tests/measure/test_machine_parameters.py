@@ -64,6 +64,13 @@ def test_jitter_is_of_the_slowest_rank_at_each_step() -> None:
     assert found.interval[0] < found.value <= found.interval[1]
 
 
+def test_the_95th_percentile_is_numpy_s() -> None:
+    known = [case for case in cases(WHOLE) if case["kind"] == "jitter" and case["ranks"] == 1]
+    lines = [{"case": 0, "round": 0, "rank": 0, "each": [*map(float, range(1, 101))]}]
+    (found,) = parameters(machine(), known, lines)
+    assert found.value == pytest.approx(95.05 / 50.5)
+
+
 def test_communication_is_the_slope_over_the_degree_beside_data_parallelism_without_the_bubble() -> None:
     # a sequence takes 0.01 s on two processes and 0.005 s on four; TP adds 30 % a doubling, PP nothing but its bubble
     runs = (
@@ -245,6 +252,19 @@ def test_an_implausible_figure_has_its_likely_cause(added: Figure, cause: str) -
     samples = samples_of([], [], 1)
     (warning,) = suspicious(own, samples, {"bf16": 989e12})
     assert cause in warning
+
+
+def test_a_backward_pass_in_bf16_is_as_slow_as_a_cpu_has_it() -> None:
+    samples = samples_of([], [], 1)
+    for accelerator, precision, value, warned in (
+        (False, "bf16", 9.0, False),
+        (False, "bf16", 25.0, True),
+        (False, "fp32", 9.0, True),
+        (True, "bf16", 9.0, True),
+    ):
+        one = figure("attention_backward", value, ranks=1, precision=precision)
+        own = replace(machine(accelerator=accelerator), figures=(one,))
+        assert bool([*suspicious(own, samples, {})]) == warned
 
 
 def test_a_host_that_others_use_is_said() -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
+from conf import devices
 from conf.machine import read
 from launchers.rank_modules import FOLDER, rank_module
 from launchers.variables import START
@@ -97,7 +98,7 @@ def test_a_rank_that_dies_leaves_a_file_that_says_what_is_missing(tmp_path: Path
     assert started.returncode == 1
     assert "a rank died" in said
     assert "measure*.log say of what" in said
-    assert "are missing: a rank died" in read(tmp_path / "machine.yaml").unknown["timings"]
+    assert " are missing: a rank died" in read(tmp_path / "machine.yaml").unknown["timings"]
     assert main(["probe", "ranks=2", "-o", str(tmp_path)]) == 0  # the same call goes on
     assert "timings" not in read(tmp_path / "machine.yaml").unknown
 
@@ -214,6 +215,37 @@ def read_lines(path: Path) -> list[dict[str, int]]:
 def test_what_cannot_be_measured_is_refused(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(argv) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.skipif(devices.find().vendor is not None, reason="a GPU is here")
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("exit 9", "nvidia-smi is here and lists no GPU, so the CPU is measured: call nvidia-smi"),
+        (
+            "echo NVIDIA H100, 81559, 570.86",
+            "can use none of 1 × NVIDIA H100, so the CPU is measured: nvidia-smi lists",
+        ),
+    ],
+)
+def test_a_gpu_that_torch_cannot_use_is_said(
+    body: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tool, folder = tmp_path / "nvidia-smi", tmp_path / "machine"
+    tool.write_text(f"#!/bin/sh\n{body}\n", encoding="utf-8")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    devices.find.cache_clear()
+    try:
+        assert main(["probe", "ranks=1", "minutes=0.1", "-o", str(folder)]) == 0
+    finally:
+        devices.find.cache_clear()
+    out, err = capsys.readouterr()
+    assert err.startswith("warning: ") and said in err
+    assert f"warning: {err.removeprefix('warning: ').strip()}" in out
+    found = read(folder / "machine.yaml")
+    assert said in found.warnings[0]
+    assert not found.accelerator and "NVIDIA" not in found.device
 
 
 def test_a_folder_of_another_measurement_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

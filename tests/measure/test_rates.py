@@ -90,6 +90,37 @@ def test_attention_has_a_figure_of_each_kernel_number_of_heads_and_mask() -> Non
     assert flops_of(whole) == 2 * flops_of(masked) == 4 * 8 * masked["seq"] ** 2 * masked["channels"]
 
 
+def test_attention_of_a_cpu_is_of_whole_blocks_as_estimate_has_it() -> None:
+    """Be a CPU whose blocks are those of torch: what is fitted is exact, and estimate follows it over the length."""
+    rate, tokens, channels = 1e11, 150.0, 20.0
+
+    def block_s(seq: int, width: int, heads: int = 8) -> float:
+        queries = 32 if seq < 192 else 64 if seq < 768 else 256
+        products = sum(
+            4 * min(512, seq) * min(queries, seq) * width * heads * (1 + at * queries // 512)
+            for at in range(-(-seq // queries))
+        )
+        return products * (1 + tokens / 4 / queries + channels / width) / rate
+
+    known = cases(SMALL)
+    lines = lines_of(known)
+    for line in lines:
+        case = known[line["case"]]
+        if case["kind"] == "attention":
+            line["seconds"] = 5e-5 + block_s(case["seq"], case["channels"]) * (1 + 2.5 * case["backward"])
+    found = {one.name: one.value for one in figures(samples_of(known, lines, 2)) if one.of.get("precision") == "fp32"}
+    assert found["attention_rate"] == pytest.approx(rate, rel=1e-6)
+    assert found["attention_tokens"] == pytest.approx(tokens, rel=1e-6)
+    assert found["attention_channels"] == pytest.approx(channels, rel=1e-6)
+    own = with_values(machine(), figures=tuple(figures(samples_of(known, lines, 2))))
+    words = ("platform=cpu", "model=llama_tiny", "model.max_position_embeddings=1024")
+    lengths = (128, 256, 512, 1024)
+    every = [estimate(load_experiment(*words, f"training.seq_length={seq}"), machine=own) for seq in lengths]
+    times = np.array([one.time.parts.attention[0] for one in every])
+    wanted = np.array([block_s(seq, 16) for seq in lengths])
+    assert times / times[0] == pytest.approx(wanted / wanted[0], rel=1e-6)
+
+
 def test_noise_widens_the_intervals_around_the_truth() -> None:
     for one in machine(noise=0.05).figures:
         if one.name in ("gemm_rate", "all_reduce_rate"):
@@ -349,6 +380,9 @@ def test_factors_without_trainings_are_one_and_few_trainings_give_none() -> None
     assert len(known.trainings) == LEAST - 1
     assert f"{LEAST} are needed" in known.unknown["factors"]
     assert known.unknown["trainings"].startswith(f"{LEAST - 1} of {len(every)} completed")
+    accuracy = estimate(load_experiment("platform=cpu", *UNSEEN[0]), machine=known).accuracy
+    assert accuracy.startswith("a guess: the machine's file has its kernels and links")
+    assert f"({LEAST - 1} trainings completed, {LEAST} are needed)" in accuracy
 
 
 def test_ranks_that_share_a_core_are_timed_over_several_turns_of_the_scheduler() -> None:
