@@ -119,7 +119,7 @@ drills-slurm: $(VENV)/.dev
 	$(VENV)/bin/python -m pytest -m slurm -rs --durations=10
 
 test-wheel: $(VENV)/.dev
-	$(VENV)/bin/python -m pytest -m wheel --durations=5
+	$(VENV)/bin/python -m pytest -m wheel --durations=5 tests/test_wheel.py
 
 # resumable, and at most MINUTES a call: make gpu-day MINUTES=9, again and again
 DAY := gpu-day
@@ -138,7 +138,6 @@ npm: $(VENV)/.dev
 	  PLAYWRIGHT_BROWSERS_PATH=$(CURDIR)/$(VENV)/browsers node $(VENV)/node_modules/playwright-core/cli.js install \
 	  chromium-headless-shell >/dev/null 2>&1 || echo "no Chromium to be had: the browser's tests are skipped (apt install chromium)"
 
-test-layouts: WORKERS := 2
 test-layouts: $(VENV)/.dev
 	$(PYTEST) -m slow --durations=10
 

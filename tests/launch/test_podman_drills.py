@@ -31,7 +31,7 @@ def test_a_container_of_podman_ends_with_its_launcher(tmp_path: Path, number: si
         return done.stdout.decode()
 
     stub.program("time.sleep(0.1)")
-    process = stub.start("cluster.container=podman", f"image={podman.IMAGE}", options, iterations=60_000, **storage)
+    process = stub.start("cluster.container=podman", f"image={podman.IMAGE}", options, iterations=6_000, **storage)
     log = stub.directory() / "train.log"
     try:
         wait_until(lambda: '"step": 3' in log.read_text(encoding="utf-8"), "step 3")
