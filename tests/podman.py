@@ -7,7 +7,8 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -27,10 +28,17 @@ def mounts() -> list[str]:
     return sorted(f"{folder}:{folder}:ro" for folder in folders)
 
 
-def podman(folder: Path) -> Mapping[str, str]:
-    """Return the variables under which podman has the image. Skips the test where podman cannot start it."""
+def podman() -> Iterator[Mapping[str, str]]:
+    """Yield the variables under which podman has the image. Skips the test where podman cannot start it.
+
+    Its folder's path is short: beneath one as long as pytest's, each `podman run` waits 20 s before it ends."""
     if not shutil.which("podman"):
         pytest.skip("podman is not installed: apt-get install podman runc catatonit")
+    with tempfile.TemporaryDirectory(prefix="podman-", ignore_cleanup_errors=True) as folder:
+        yield _with_image(Path(folder))
+
+
+def _with_image(folder: Path) -> Mapping[str, str]:
     runtime = 'runtime = "runc"\n' if shutil.which("runc") else ""
     limits = ", ".join(f'"{limit}"' for limit in _LIMITS)
     engine = f'[engine]\ncgroup_manager = "cgroupfs"\n{runtime}'

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -73,8 +73,8 @@ def test_what_a_site_file_may_not_say(override: str, says: str, capsys: pytest.C
 
 
 @pytest.fixture(scope="module")
-def storage(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
-    return podman.podman(tmp_path_factory.mktemp("podman"))
+def storage() -> Iterator[Mapping[str, str]]:
+    yield from podman.podman()
 
 
 def in_podman(where: str) -> tuple[str, ...]:

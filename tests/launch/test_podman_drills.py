@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -17,12 +18,18 @@ from tests.drills import PATIENCE_S, Stub, wait_until
 pytestmark = pytest.mark.engine  # which must be installed, and does not train here
 
 
+@pytest.fixture(scope="module")
+def storage() -> Iterator[Mapping[str, str]]:
+    yield from podman.podman()
+
+
 @pytest.mark.slow
 @pytest.mark.drill("the container went on without its launcher")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_container_of_podman_ends_with_its_launcher(tmp_path: Path, number: signal.Signals) -> None:
-    (tmp_path / "podman").mkdir()
-    storage, stub = podman.podman(tmp_path / "podman"), Stub(tmp_path)
+def test_a_container_of_podman_ends_with_its_launcher(
+    tmp_path: Path, storage: Mapping[str, str], number: signal.Signals
+) -> None:
+    stub = Stub(tmp_path)
     volumes = [f"--volume={mount}" for mount in (*podman.mounts(), f"{tmp_path}:{tmp_path}")]
     options = f"cluster.container_options={json.dumps([*podman.OPTIONS, *volumes])}"
 
