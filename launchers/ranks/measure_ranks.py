@@ -23,6 +23,8 @@ from typing import Any
 
 from rank_program import die_with_parent, machine_facts, mark, say
 
+sys.path.append(str(Path(__file__).with_name("rehearsal")))
+
 WARM = 0.05  # a call that is no more faster than this than the fastest before it is warm
 MOST_WARM_UP = 20  # calls
 _SLICE_S = 0.1  # of which work takes a share
@@ -230,7 +232,15 @@ def _resident() -> int:
 
 
 def _of_megatron() -> dict[str, Any]:
-    """Return the bytes that importing Megatron-Core adds to the process, None where it is not installed."""
+    """Return the bytes that importing Megatron-Core adds to the process, on a CPU without torch's compiler as in the
+    engine (engine_standin.py); None where it is not installed."""
+    import torch
+
+    if not torch.cuda.is_available():
+        from tprimat_light import install as leave_out_compiler
+
+        os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
+        leave_out_compiler()
     before = _resident()
     try:
         import megatron.core.models.gpt  # noqa: F401

@@ -114,6 +114,22 @@ def sampled(folder: Path, ranks: int, cases: list[dict[str, Any]]) -> list[list[
     return [[*map(json.loads, text.splitlines())] for text in texts]
 
 
+IMPORTED = """
+import sys
+sys.path[:0] = sys.argv[1:]
+import torch
+import measure_ranks
+assert measure_ranks._of_megatron()["engine"] > 1e7
+print("torch._dynamo" in sys.modules)
+"""
+
+
+def test_megatron_takes_what_it_takes_in_the_engine_without_torch_s_compiler(tmp_path: Path) -> None:
+    argv = [sys.executable, "-c", IMPORTED, str(FOLDER)]
+    done = subprocess.run(argv, cwd=tmp_path, check=True, stdout=subprocess.PIPE, text=True)
+    assert done.stdout.endswith("False\n")
+
+
 HELD = """
 import gc, sys
 sys.path[:0] = sys.argv[1:]

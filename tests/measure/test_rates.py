@@ -380,6 +380,8 @@ def test_factors_without_trainings_are_one_and_few_trainings_give_none() -> None
     assert len(known.trainings) == LEAST - 1
     assert f"{LEAST} are needed" in known.unknown["factors"]
     assert known.unknown["trainings"].startswith(f"{LEAST - 1} of {len(every)} completed")
+    alone = with_trainings(machine(), every[:2], len(overrides(1, full=False)))
+    assert alone.unknown["factors"].endswith("only `measure full` has as many")
     accuracy = estimate(load_experiment("platform=cpu", *UNSEEN[0]), machine=known).accuracy
     assert accuracy.startswith("a guess: the machine's file has its kernels and links")
     assert f"({LEAST - 1} trainings completed, {LEAST} are needed)" in accuracy
