@@ -27,19 +27,24 @@ _MOVED = ("rms_norm_rate", "swiglu_rate", "rope_rate")
 _EXPOSED = ("tensor", "context", "experts", "pipeline", "data")
 FITTED: Mapping[str, float] = {
     **dict.fromkeys(("step_overhead", "micro_overhead"), 1.5),
-    **dict.fromkeys(("launch_dense", "launch_moe"), 0.7),
+    "host": 0.7,
     **dict.fromkeys(("grouped", "permute", "collective_latency", "link_efficiency"), 0.4),
     **dict.fromkeys((f"exposed_{name}" for name in _EXPOSED), 0.3),
     **dict.fromkeys(("traffic", "traffic_backward", "optimizer"), 0.3),
     "gemm_backward": 0.15,
 }
-"""Parameters that trainings correct, and the standard deviation of the logarithm of the factor before any: least is
-known of the program on the host, most of what was timed by itself."""
-_CALLS_OF_EXPERT = dict.fromkeys(("launch_expert", "launch_expert_scales"), (1, 0))  # the rest is in the layer's
-CALLS: Mapping[str, tuple[int, int]] = {"launch_dense": (180, 8), "launch_moe": (750, 25), **_CALLS_OF_EXPERT}
-"""Calls of torch in a layer's forward pass on a CPU, a third of those of both passes, and the products and larger
-kernels among them that all threads of a rank begin together: counted by torch's profiler in steps of llama_tiny and
-moe_tiny by the embedded engine; the trainings correct their sum."""
+"""Parameters that trainings correct (host: of their device, all its starts), and the standard deviation of the
+logarithm of the factor before any: least is known of the program on the host, most of what was timed by itself."""
+CALLS: Mapping[str, tuple[int, int]] = {
+    "launch_dense": (180, 8),
+    "launch_moe": (160, 9),
+    "launch_expert": (55, 4),
+    "launch_expert_scales": (0, 0),
+}
+"""Calls of torch in a layer's forward pass on a CPU, a third of those of both passes; of a layer with experts without
+those of each expert, which stand beside it. Second, the products and larger kernels among them that all threads of a
+rank begin together. Counted by torch's profiler in steps of llama_tiny and moe_tiny by the embedded engine; the
+trainings correct all of them together."""
 REPEATED = 0.05
 """Standard deviation of the logarithm of a training's step time that is measured again."""
 Terms = Mapping[str, float | None]
@@ -78,20 +83,21 @@ def learned(
     from scipy.optimize import least_squares
 
     groups = _alike([_replaced(machine, columns, _without_offsets(shipped())) for columns in trainings])
-    deviations, target = np.array([*FITTED.values()]), np.log(step_time_s)
+    fitted = {f"host.{trainings[0]['hardware']}" if name == "host" else name: sd for name, sd in FITTED.items()}
+    deviations, target = np.array([*fitted.values()]), np.log(step_time_s)
 
     def residuals(x: Numbers) -> Numbers:
-        factors, predicted = dict(zip(FITTED, np.exp(x * deviations).tolist(), strict=True)), np.empty(len(target))
+        factors, predicted = dict(zip(fitted, np.exp(x * deviations).tolist(), strict=True)), np.empty(len(target))
         for rows, jobs, parameters in groups:
-            own = {name: factor * parameters.of(name) for name, factor in factors.items()}
+            own = {name: factor * _of(parameters, name) for name, factor in factors.items()}
             predicted[rows] = step_time(jobs, _with(parameters, own)).total
         return np.concatenate([(np.log(predicted) - target) / REPEATED, x])
 
-    found = least_squares(residuals, np.zeros(len(FITTED)), loss="soft_l1", xtol=1e-4, ftol=1e-4)
+    found = least_squares(residuals, np.zeros(len(fitted)), loss="soft_l1", xtol=1e-4, ftol=1e-4)
     sds = np.sqrt(np.diag(np.linalg.inv(found.jac.T @ found.jac))) * deviations
     values, known = np.exp(found.x * deviations), shipped()
-    of = {name: known.of(name) for name in FITTED if all(one.of(name) == known.of(name) for *_, one in groups)}
-    every = zip(FITTED, values, sds, strict=True)
+    of = {name: _of(known, name) for name in fitted if all(_of(one, name) == _of(known, name) for *_, one in groups)}
+    every = zip(fitted, values, sds, strict=True)
     return {name: Factor(_short(value), _short(sd), of.get(name)) for name, value, sd in every}
 
 
@@ -115,7 +121,11 @@ def trained(machine: Machine, columns: Mapping[str, Column], factors: Mapping[st
 
 def _corrected(parameters: Parameters, factors: Mapping[str, Factor]) -> Parameters:
     """Return the parameters with what trainings say of them."""
-    return _with(parameters, {name: one.value * (one.of or parameters.of(name)) for name, one in factors.items()})
+    return _with(parameters, {name: one.value * (one.of or _of(parameters, name)) for name, one in factors.items()})
+
+
+def _of(parameters: Parameters, name: str) -> float:
+    return parameters.of(*name.split(".", 1))
 
 
 def _with(parameters: Parameters, values: Mapping[str, float]) -> Parameters:

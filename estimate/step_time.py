@@ -58,6 +58,9 @@ _OF_HEAD, _OF_STEP = 8.0, 4.0
 """Collectives of embedding, output layer and loss in a micro-batch under tensor parallelism, and those of a step:
 gradients, parameters, the gradients' norm, the loss. Counted in steps of the embedded engine (calls of
 torch.distributed with Megatron-Core 0.15.3); they count on a CPU, where each takes as long as a layer's."""
+_CALLS_OF_TP, _CALLS_OF_CP, _CALLS_OF_EP = 0.35, 0.6, 0.45
+"""Share by which a layer has more calls of torch where tensors, the context or experts are split: counted by torch's
+profiler in steps of the embedded engine. They count on a CPU, which computes nothing meanwhile."""
 
 
 def length_of_host(queries: Numbers | float) -> Numbers:
@@ -511,9 +514,11 @@ class _Maker:
 
     def launch(self, name: str) -> Numbers:
         """Return the seconds in which the host starts a layer's kernels, fewer from a graph; of the share of layers in
-        graphs that nobody states the fitted one."""
+        graphs that nobody states the fitted one. A CPU starts those around a split layer's collectives, too."""
         graphs = np.where(np.isnan(self.j.cuda_graphs), self.p.of("graphs_unknown"), self.j.cuda_graphs)
-        return self.p.of(name) * self.starts * self.where(graphs, "graphs_left")
+        split = _CALLS_OF_TP * (self.tp > 1) + _CALLS_OF_CP * (self.cp > 1) + _CALLS_OF_EP * (self.ep > 1)
+        seconds: Numbers = self.p.of(name) * self.starts * self.where(graphs, "graphs_left") * (1 + self.host * split)
+        return seconds
 
     def launch_of_experts(self, own: Numbers) -> Numbers:
         """Return the seconds in which the host starts the products of a rank's own experts, one after the other;

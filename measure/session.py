@@ -41,8 +41,9 @@ from parsers import marks
 FILE, PAGE, SETTINGS, TODO, LOG = "machine.yaml", "machine.html", "settings.json", "todo.json", "measure.log"
 SIZES = {"quick": (5, 2.0), "full": (15, 10.0), "probe": (3, 0.5)}
 """Rounds, and the minutes after which it ends with what it has."""
-OF_KERNELS = 0.45
-"""Share of the time after which kernels and links end, for the trainings to have the rest."""
+OF_KERNELS, OF_KERNELS_IN_FULL = 0.45, 0.33
+"""Share of the time after which kernels and links end, for the trainings to have the rest: `full` runs 18 of them
+twice."""
 MOST_RANKS, SHARE_OF_MEMORY = 64, 0.5
 
 PROBE = "probe"
@@ -97,7 +98,7 @@ def measured(  # noqa: PLR0913
     runs, why = _trainings(scope)
     ending, last = None, None
     if left or scope.nodes > 1 or not power.done(folder, sustained):  # other nodes wait for this one
-        limit = limit_s * (OF_KERNELS if runs else 1)
+        limit = limit_s * (1 if not runs else OF_KERNELS_IN_FULL if scope.full else OF_KERNELS)
         work = {"cases": known, "visits": left, "phases": sustained, "limit_s": limit}
         ending = _run(scope, here, work, folder, nodes or Nodes())
     if runs and not (ending and (ending.exit_code or ending.signal_sent)):

@@ -232,6 +232,15 @@ def test_threads_that_must_be_woken_for_a_kernel_slow_each_layer() -> None:
     assert times[1] - times[0] == pytest.approx(every, rel=0.02)
 
 
+@pytest.mark.parametrize(("split", "more"), [("tensor_model", 0.35), ("context", 0.6)])
+def test_a_split_layer_has_more_starts(split: str, more: float) -> None:
+    words = ("platform=cpu", "model=llama_tiny", "gpus_per_node=2", "training.micro_batch_size=1")
+    layouts = (("training.global_batch_size=12",), ("training.global_batch_size=6", f"layout.{split}_parallel_size=2"))
+    jobs = [load_experiment(*words, *layout) for layout in layouts]
+    whole, cut = (estimate(e, machine=machine()).time.parts.launches[0] for e in jobs)
+    assert cut / whole == pytest.approx(1 + more)
+
+
 def test_the_memory_of_a_process_has_what_the_framework_was_measured_to_take() -> None:
     e = load_experiment("platform=cpu", "model=llama_tiny")
     own = [Figure("framework_memory", size, "bytes", "", {"framework": name}) for name, size in FRAMEWORK.items()]
@@ -280,7 +289,7 @@ def test_the_figures_of_another_machine_are_refused() -> None:
     assert estimate(e, machine=gpu).jobs.peak_bf16_flops[0] == pytest.approx(RATE, rel=1e-6)
 
 
-TRUTH = {"launch_dense": 1.6, "collective_latency": 0.6, "step_overhead": 0.2}
+TRUTH = {"host.cpu": 1.6, "collective_latency": 0.6, "step_overhead": 0.2}
 """Factors of a made-up machine, whose whole steps take other times than its kernels and links alone say."""
 UNSEEN = (
     ("model=llama_tiny", "gpus_per_node=2", "training.global_batch_size=16"),
@@ -338,7 +347,7 @@ def test_trainings_of_the_engine_on_a_gpu_say_nothing_of_another_framework() -> 
 
 
 def test_trainings_on_gpus_are_learned_from() -> None:
-    gpu, truth = machine("NVIDIA H100 80GB HBM3", accelerator=True), {"launch_dense": Factor(1.6, 0.0)}
+    gpu, truth = machine("NVIDIA H100 80GB HBM3", accelerator=True), {"host.h100": Factor(1.6, 0.0)}
     every = []
     for words in overrides(2, full=True, accelerator=True):
         columns = columns_of(load_experiment("platform=nvidia", "hardware=h100", *words))
