@@ -79,7 +79,7 @@ def usable(here: Devices) -> tuple[Devices, str]:
     seen = f"torch {version} can use none of {here.count} × {here.names[0]}, so the CPU is measured"
     return (
         devices.NO_DEVICES,
-        f"{seen}: {vendor_of(here.vendor).tool} lists them; install torch for it, or its driver anew",
+        f"{seen}: {vendor_of(here.vendor).tool} lists them: install a torch that is built for them, or a newer driver",
     )
 
 
@@ -185,7 +185,7 @@ def _planned(scope: Scope, folder: Path) -> list[Case]:
         with blamed(str(path), "cannot be read"):
             before: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if before.get("scope") != about:
-            what = "holds another measurement, of other ranks or sizes or by another release"
+            what = "holds another measurement, of other ranks, sizes or release"
             raise InputError(Problem(OUTPUT, what, str(folder), hint=f"{OUTPUT} OTHER, or remove it"))
         return list(before["cases"])
     known = [*cases(scope)]

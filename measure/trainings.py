@@ -150,7 +150,7 @@ def with_trainings(machine: Machine, every: Sequence[Done], expected: int, ended
         reason = f"{len(every)} of {expected} completed: {why}"
         machine = replace(machine, unknown={**machine.unknown, "trainings": reason})
     if len(every) < LEAST:
-        few = "; of so few ranks only `measure full` has as many" if expected < LEAST else ""
+        few = "; of so few ranks only `measure full` has as many" if 0 < expected < LEAST else ""
         unknown = {**machine.unknown, "factors": f"{len(every)} trainings completed, {LEAST} are needed{few}"}
         return replace(machine, trainings=tuple(one.training for one in every), unknown=unknown)
     kept = resident.learned(machine, [(one.columns, one.memory_bytes) for one in every if one.memory_bytes])

@@ -240,7 +240,7 @@ def test_what_cannot_be_measured_is_refused(argv: list[str], said: str, capsys: 
         ("exit 9", "nvidia-smi is here and lists no GPU, so the CPU is measured: call nvidia-smi"),
         (
             "echo NVIDIA H100, 81559, 570.86",
-            "can use none of 1 × NVIDIA H100, so the CPU is measured: nvidia-smi lists",
+            "can use none of 1 × NVIDIA H100, so the CPU is measured: nvidia-smi lists them",
         ),
     ],
 )
