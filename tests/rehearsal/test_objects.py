@@ -231,6 +231,8 @@ def ran(site: Path, *front: Path, python_path: tuple[Path, ...] = ()) -> dict[st
         "PYTHONPATH": os.pathsep.join(map(str, front)),
         "OURS": str(FOLDER),
         "TPRIMAT_REHEARSED": "train",
+        # or a file that is changed within a second to another of its size has the former's code
+        "PYTHONDONTWRITEBYTECODE": "1",
     }
     argv = (sys.executable, "-S", "-P", "-c", program)
     done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60, env=env)
