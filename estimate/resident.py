@@ -1,5 +1,5 @@
 """The memory that a process of a machine takes beyond its tensors, as `tprimat measure` found it there: the framework
-without a model, and by whole trainings what the allocator holds and what collectives keep. Pure."""
+without a model, and by whole trainings what training adds, what the allocator holds and what collectives keep. Pure."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from estimate.memory import memory
 from estimate.rows import Column, jobs_of
 
 LEAST = 4
-"""Trainings of which a share and a size are learned, of one process and of several."""
+"""Trainings of which a share and two sizes are learned, of one process and of several."""
 _FITTED = {
+    "training_memory": ("bytes", "what a process that trains takes beyond the imported framework and its tensors"),
     "allocator_memory": ("bytes/byte", "by what share the allocator's memory exceeds tensors"),
     "link_memory": ("bytes", "what a process that exchanges with others keeps for its collectives"),
 }
@@ -25,8 +26,8 @@ def beyond_tensors(machine: Machine, jobs: Jobs, allocated: float) -> float | No
     """Return the bytes of a process beyond the `allocated` ones of its tensors; None where nothing was measured."""
     if not (framework := _framework_bytes(machine)):
         return None
-    share, links = (machine.value(name) or 0.0 for name in _FITTED)
-    return framework + share * allocated + links * float(_exchanges(jobs).max())
+    training, share, links = (machine.value(name) or 0.0 for name in _FITTED)
+    return framework + training + share * allocated + links * float(_exchanges(jobs).max())
 
 
 def _framework_bytes(machine: Machine) -> float:
@@ -47,7 +48,7 @@ def learned(machine: Machine, trainings: Sequence[tuple[Mapping[str, Column], fl
     if min(exchanges.sum(), len(measured) - exchanges.sum()) < 1:
         return
     allocated = memory(jobs).allocated.max(axis=0)
-    terms = np.stack([allocated, exchanges], axis=1) / measured[:, None]
+    terms = np.stack([np.ones_like(allocated), allocated, exchanges], axis=1) / measured[:, None]
     rest = 1 - (allocated + _framework_bytes(machine)) / measured
     for place, ((name, (unit, what)), value) in enumerate(zip(_FITTED.items(), _solved(terms, rest), strict=True)):
         others = [_solved(np.delete(terms, i, 0), np.delete(rest, i))[place] for i in range(len(rest))]
