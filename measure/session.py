@@ -41,7 +41,7 @@ from parsers import marks
 FILE, PAGE, SETTINGS, TODO, LOG = "machine.yaml", "machine.html", "settings.json", "todo.json", "measure.log"
 SIZES = {"quick": (5, 2.0), "full": (15, 10.0), "probe": (3, 0.5)}
 """Rounds, and the minutes after which it ends with what it has."""
-OF_KERNELS, OF_KERNELS_IN_FULL = 0.45, 0.33
+OF_KERNELS, OF_KERNELS_IN_FULL = 0.4, 0.33
 """Share of the time after which kernels and links end, for the trainings to have the rest: `full` runs 18 of them
 twice."""
 MOST_RANKS, SHARE_OF_MEMORY = 64, 0.5

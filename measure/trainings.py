@@ -48,13 +48,13 @@ def _batch(sequences: int, micro: int = 1) -> tuple[str, ...]:
 
 _QUICK = (
     (*_TINY, *_split(1), *_batch(6, 2)),
+    (*_WIDE, *_split(1)),
     (*_TINY, *_split(1), *_batch(6)),
     (*_TINY, *_split(2), *_batch(12)),
     (*_TINY, *_split(2, tensor_model=2), *_batch(6)),
     (*_TINY, *_split(2, pipeline_model=2), *_batch(6)),
     (*_MOE, *_split(1), *_batch(6)),
     (*_MOE, *_split(2, expert_model=2), *_batch(6)),
-    (*_WIDE, *_split(1)),
 )
 _FULL = (
     *_QUICK,
