@@ -292,10 +292,10 @@ def test_a_node_that_is_slower_is_named(tmp_path: Path) -> None:
     """Measure on two nodes with real processes, of which one multiplies by the instructions of a processor of 2003."""
     import torch
 
-    argv = [sys.executable, "-m", "measure", "probe", "ranks=1", "nodes=2", "master_addr=127.0.0.1", "minutes=10"]
-    argv += [f"master_port={free_port()}", "-o", str(tmp_path)]
     if not torch.backends.mkl.is_available():
         pytest.skip("torch multiplies by another library than MKL here")
+    argv = [sys.executable, "-m", "measure", "probe", "ranks=1", "nodes=2", "master_addr=127.0.0.1", "minutes=10"]
+    argv += [f"master_port={free_port()}", "-o", str(tmp_path)]
     slow = os.environ | {"MKL_CBWR": "COMPATIBLE"}  # SSE2, for the same results on every processor: a fifth as fast
     nodes = ((1, slow), (0, os.environ))
     started = [

@@ -309,7 +309,9 @@ def training(words: tuple[str, ...]) -> Done:
 def test_trainings_say_what_kernels_and_links_do_not_and_predict_others() -> None:
     every = [training(words) for words in overrides(2, full=False)]
     known = with_trainings(machine(), every, len(every))
-    assert all(one.left_out_s == pytest.approx(one.step_time_s, rel=0.2) for one in known.trainings)
+    for one in known.trainings:  # tensor parallelism's alone has enough collectives to say what they wait
+        off = 0.2 if any("tensor" in word for word in one.run) else 0.05
+        assert one.left_out_s == pytest.approx(one.step_time_s, rel=off)
     for words in UNSEEN:
         e = load_experiment("platform=cpu", *words)
         expected, found = training(words).training.step_time_s, estimate(e, machine=known)
