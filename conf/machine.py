@@ -12,7 +12,7 @@ import msgspec
 from conf.errors import ConfigError, Problem, blamed
 from conf.vocabulary import read_yaml
 
-VERSION = 4
+VERSION = 5
 BEHIND = 20
 """Kernels of one element before each that the figure `thread_launch` is of, and which it has in it."""
 GROUPED = {"m": 64, "n": 128, "k": 128}
@@ -70,9 +70,10 @@ class Factor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A machine as it was measured. device: as the driver spells it. facts: of torch, driver and devices. trainings,
-    factors: what whole steps say beside kernels and links. validation: how well parts predict the rest. unknown: figure
-    → why there is none. warnings: what looks wrong with the machine or its figures. nodes: of as many ranks each."""
+    """A machine as it was measured. device: as the driver spells it. cores: of each node. facts: of torch, driver and
+    devices. trainings, factors: what whole steps say beside kernels and links. validation: how well parts predict the
+    rest. unknown: figure → why there is none. warnings: what looks wrong with the machine or its figures. nodes: of as
+    many ranks each."""
 
     version: int
     date: str
@@ -80,6 +81,7 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     device: str
     accelerator: bool
     ranks: int
+    cores: int
     facts: Mapping[str, Any]
     figures: tuple[Figure, ...]
     trainings: tuple[Training, ...] = ()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from conf.arguments import OUTPUT, Arguments, Command, Key, names, positive_integer, switch
 from conf.errors import InputError, Problem, some
+from conf.threads import cores_here
 from corpora import inputs, manifest, tokenizers
 from corpora.blocks import Rules
 from corpora.manifest import DROPPED, Manifest
@@ -94,7 +95,7 @@ def _job(arguments: Arguments) -> tuple[Job, list[str]]:
         what, hint = "the tokenizer names no token that ends a document", "eod_token=TOKEN, or append_eod=false"
         raise InputError(Problem(f"tokenizer={identity.name}", what, hint=hint))
     dtype = "uint16" if identity.vocab_size < 65500 else "int32"  # Megatron's DType.optimal_dtype
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = cores_here()
     from corpora.tokenize_text import Job
 
     job = Job(

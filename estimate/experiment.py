@@ -7,6 +7,7 @@ from math import isnan, nan
 
 from conf.errors import ConfigError, Problem, listed
 from conf.resolve import Experiment
+from conf.threads import useful_threads_of
 from estimate.cells import Again
 from estimate.host import columns_of_host
 from estimate.jobs import PEAK_OF, RECOMPUTED, adam_bytes, columns_of_hardware, columns_of_shape
@@ -32,7 +33,7 @@ def columns_of(e: Experiment, timed: bool = True) -> dict[str, Column]:
     precision = precision_of(e)
     machine = columns_of_hardware(e.hardware, precision)
     if timed and e.hardware.vendor is None:
-        machine |= columns_of_host(e.gpus_per_node)
+        machine |= columns_of_host(e.gpus_per_node, useful_threads_of(e))
     elif timed and (problems := [*_unknown(e, machine, precision)]):
         raise ConfigError(*problems)
     if e.nodes > 1 and machine["gpus_per_domain"] == machine["gpus_per_node"]:

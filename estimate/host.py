@@ -4,7 +4,6 @@ between processes is a prior, which a calibration corrects."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import cache
 from time import process_time
@@ -12,19 +11,23 @@ from time import process_time
 import numpy as np
 
 from conf.devices import host_memory_bytes
+from conf.threads import cores_here, threads_of
 
 _WIDTH, _COPIED = 768, 64_000_000  # of the matrices; bytes, more than caches hold
 _TRIES = 6  # of which the fastest counts: others use the machine, too
 _LOOPBACK = 1 / 8  # of the memory's bandwidth: gloo copies each byte several times on its way
 
 
-def columns_of_host(processes: int) -> dict[str, float | str]:
-    """Return the machine's columns of Jobs for one of `processes` on this host."""
-    flops, bandwidth = _measured()
+def columns_of_host(processes: int, useful: int) -> dict[str, float | str]:
+    """Return the machine's columns of Jobs for one of `processes` on this host. useful: the most threads that pay for
+    each (conf.threads)."""
+    of_core, bandwidth = _measured()
+    cores = cores_here()
+    flops = of_core * min(threads_of(cores, processes, useful), cores / processes)
     return {
         "hardware": "cpu",
-        "peak_flops": flops / processes,
-        "peak_bf16_flops": flops / processes,
+        "peak_flops": flops,
+        "peak_bf16_flops": flops,
         "memory_bytes": host_memory_bytes() / processes,
         "memory_bandwidth": bandwidth / processes,
         "link_bandwidth": bandwidth * _LOOPBACK / processes,
@@ -37,13 +40,12 @@ def columns_of_host(processes: int) -> dict[str, float | str]:
 
 @cache
 def _measured() -> tuple[float, float]:
-    """Return FLOP/s of fp32 matrix products on all cores, and bytes/s of a copy, read and written."""
+    """Return FLOP/s of fp32 matrix products on one core, and bytes/s of a copy, read and written."""
     matrix, source = np.ones((_WIDTH, _WIDTH), np.float32), np.zeros(_COPIED // 4, np.float32)
     target = np.empty_like(source)
     product = min(_timed(lambda: matrix @ matrix) for _ in range(_TRIES))
     copy = min(_timed(lambda: np.copyto(target, source)) for _ in range(_TRIES))
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return 2.0 * _WIDTH**3 / product * cores, 2.0 * _COPIED / copy
+    return 2.0 * _WIDTH**3 / product, 2.0 * _COPIED / copy
 
 
 def _timed(work: Callable[[], object]) -> float:

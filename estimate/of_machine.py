@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from math import log
-from statistics import fmean
+from statistics import fmean, harmonic_mean
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -14,21 +15,26 @@ from conf.errors import ConfigError, Problem
 from conf.load import hardware_named
 from conf.machine import BEHIND, GROUPED, Factor, Machine
 from conf.resolve import Experiment
+from conf.threads import threads_of, useful_threads
 from estimate.fitted import Error, Parameters, Value, shipped
 from estimate.jobs import Jobs, Numbers
 from estimate.predict import DISTANCES
 from estimate.rows import Column, jobs_of
-from estimate.step_time import A100, cases_of, step_time, vendor_of
+from estimate.step_time import A100, CALLS_OF_LAYER, cases_of, step_time, vendor_of
 
 MEASURED = 0.05
 """Standard deviation of the logarithm of what was measured on the very machine."""
-BF16 = 2  # bytes, in which estimate.step_time counts traffic
 _MOVED = ("rms_norm_rate", "swiglu_rate", "rope_rate")
 _EXPOSED = ("tensor", "context", "experts", "pipeline", "data")
+CROWDED = "crowded."
+"""Before the name of a parameter whose factor is another one where ranks share cores."""
+_OF_GPU = ("step_overhead", "micro_overhead")  # of a GPU: on a CPU they are calls, which are counted
 FITTED: Mapping[str, float] = {
-    **dict.fromkeys(("step_overhead", "micro_overhead"), 1.5),
+    **dict.fromkeys(_OF_GPU, 1.5),
     "host": 0.7,
-    **dict.fromkeys(("grouped", "permute", "collective_latency", "link_efficiency"), 0.4),
+    **dict.fromkeys(
+        ("grouped", "permute", "collective_latency", f"{CROWDED}collective_latency", "link_efficiency"), 0.4
+    ),
     **dict.fromkeys((f"exposed_{name}" for name in _EXPOSED), 0.3),
     **dict.fromkeys(("traffic", "traffic_backward", "optimizer"), 0.3),
     "gemm_backward": 0.15,
@@ -36,9 +42,9 @@ FITTED: Mapping[str, float] = {
 """Parameters that trainings correct (host: of their device, all its starts), and the standard deviation of the
 logarithm of the factor before any: least is known of the program on the host, most of what was timed by itself."""
 CALLS: Mapping[str, tuple[int, int]] = {
-    "launch_dense": (180, 8),
-    "launch_moe": (160, 9),
-    "launch_expert": (55, 4),
+    "launch_dense": (CALLS_OF_LAYER, 8),
+    "launch_moe": (140, 9),
+    "launch_expert": (48, 4),
     "launch_expert_scales": (0, 0),
 }
 """Calls of torch in a layer's forward pass on a CPU, a third of those of both passes; of a layer with experts without
@@ -49,6 +55,7 @@ REPEATED = 0.1
 """Standard deviation of the logarithm of a training's step time that is measured again: two runs of one are 10 to 16 %
 apart in the median on two cores of a virtual machine."""
 Terms = Mapping[str, float | None]
+_T = TypeVar("_T")
 
 
 def with_machine(
@@ -63,7 +70,7 @@ def with_machine(
         return known, msgspec.structs.replace(values, source=source)
     offsets = {name: Value(1.0, MEASURED) for case in cases_of(jobs_of([known])).distinct for name in case.offsets}
     errors = {DISTANCES[0][0]: {"all": _error(machine)}}
-    times = _corrected(values, machine.factors)
+    times = _corrected(values, _applying(machine.factors, _crowded(machine, columns)))
     efficiency = f"gemm_efficiency.{columns['hardware']}.{columns['precision']}"
     measured = tuple(sorted({*parameters.measured, efficiency}))
     return known, msgspec.structs.replace(times, offsets=offsets, errors=errors, measured=measured, source=source)
@@ -83,41 +90,66 @@ def learned(
     the logarithm of predicted by measured, each factor near 1 by its deviation. step_time_s: shape (n,)."""
     from scipy.optimize import least_squares
 
-    groups = _alike([_replaced(machine, columns, _without_offsets(shipped())) for columns in trainings])
-    fitted = {f"host.{trainings[0]['hardware']}" if name == "host" else name: sd for name, sd in FITTED.items()}
+    groups = _alike(machine, trainings)
+    known = {
+        name: sd for name, sd in FITTED.items() if not name.startswith(CROWDED if machine.accelerator else _OF_GPU)
+    }
+    fitted = {f"host.{trainings[0]['hardware']}" if name == "host" else name: sd for name, sd in known.items()}
     deviations, target = np.array([*fitted.values()]), np.log(step_time_s)
 
     def residuals(x: Numbers) -> Numbers:
         factors, predicted = dict(zip(fitted, np.exp(x * deviations).tolist(), strict=True)), np.empty(len(target))
-        for rows, jobs, parameters in groups:
-            own = {name: factor * _of(parameters, name) for name, factor in factors.items()}
+        for rows, jobs, parameters, crowded in groups:
+            own = {name: factor * _of(parameters, name) for name, factor in _applying(factors, crowded).items()}
             predicted[rows] = step_time(jobs, _with(parameters, own)).total
         return np.concatenate([(np.log(predicted) - target) / REPEATED, x])
 
     found = least_squares(residuals, np.zeros(len(fitted)), loss="soft_l1", xtol=1e-4, ftol=1e-4)
     sds = np.sqrt(np.diag(np.linalg.inv(found.jac.T @ found.jac))) * deviations
-    values, known = np.exp(found.x * deviations), shipped()
-    of = {name: _of(known, name) for name in fitted if all(_of(one, name) == _of(known, name) for *_, one in groups)}
+    values, prior = np.exp(found.x * deviations), shipped()
+    of = {
+        name: _of(prior, name)
+        for name in _applying(fitted, crowded=False)
+        if all(_of(one, name) == _of(prior, name) for *_, one, _ in groups)
+    }
     every = zip(fitted, values, sds, strict=True)
     return {name: Factor(_short(value), _short(sd), of.get(name)) for name, value, sd in every}
 
 
-def _alike(trainings: Sequence[tuple[dict[str, Column], Parameters]]) -> list[tuple[list[int], Jobs, Parameters]]:
-    """Return trainings with the same parameters together: their numbers and jobs."""
-    groups: list[tuple[list[int], Parameters]] = []
-    for number, (_, parameters) in enumerate(trainings):
-        rows = next((rows for rows, known in groups if known == parameters), None)
+def _alike(
+    machine: Machine, trainings: Sequence[Mapping[str, Column]]
+) -> list[tuple[list[int], Jobs, Parameters, bool]]:
+    """Return trainings with the same parameters together: their numbers and jobs, and whether ranks share cores."""
+    columns, groups = list[dict[str, Column]](), list[tuple[list[int], Parameters, bool]]()
+    for number, one in enumerate(trainings):
+        known, parameters = _replaced(machine, one, _without_offsets(shipped()))
+        columns.append(known)
+        kind = parameters, _crowded(machine, one)
+        rows = next((rows for rows, *of in groups if tuple(of) == kind), None)
         if rows is None:
-            groups.append(([number], parameters))
+            groups.append(([number], *kind))
         else:
             rows.append(number)
-    return [(rows, jobs_of([trainings[row][0] for row in rows]), known) for rows, known in groups]
+    return [(rows, jobs_of([columns[row] for row in rows]), *kind) for rows, *kind in groups]
+
+
+def _crowded(machine: Machine, columns: Mapping[str, Column]) -> bool:
+    """Return whether more ranks than cores compute, so that each waits for the others' turns."""
+    return not machine.accelerator and float(columns["gpus_per_node"]) > machine.cores
+
+
+def _applying(factors: Mapping[str, _T], crowded: bool) -> dict[str, _T]:
+    """Return the factors of ranks that share cores, or of those that do not, by the parameters that they multiply."""
+    instead = {name.removeprefix(CROWDED): one for name, one in factors.items() if name.startswith(CROWDED)}
+    known = {name: one for name, one in factors.items() if not name.startswith(CROWDED)}
+    return {**known, **instead} if crowded else known
 
 
 def trained(machine: Machine, columns: Mapping[str, Column], factors: Mapping[str, Factor]) -> float:
     """Return the step time of one training, s, by the machine and the factors of others."""
     known, parameters = _replaced(machine, columns, _without_offsets(shipped()))
-    return float(step_time(jobs_of([known]), _corrected(parameters, factors)).total[0])
+    own = _corrected(parameters, _applying(factors, _crowded(machine, columns)))
+    return float(step_time(jobs_of([known]), own).total[0])
 
 
 def _corrected(parameters: Parameters, factors: Mapping[str, Factor]) -> Parameters:
@@ -181,13 +213,13 @@ class _Figures:
         of_a_node = machine.ranks // machine.nodes
         counts = {int(one.of["ranks"]) for one in machine.figures if one.name == "gemm_rate"}
         counts = {count for count in counts if count <= of_a_node}
-        self.ranks = _nearest(counts, float(columns["gpus_per_node"]))
+        of_node = float(columns["gpus_per_node"])
+        self.ranks = _nearest(counts, of_node if machine.accelerator else max(of_node, _shares(machine, columns)))
         # ranks wait most for those that they split a layer with
         splits = [float(columns[f"{name}_parallel_size"]) for name in ("tensor_model", "context", "expert_model")]
         group = max(splits) if max(splits) > 1 else float(columns["data_parallel_size"])
-        self.group = _nearest(counts - {1}, min(group, float(columns["gpus_per_node"])))
+        self.group = _nearest(counts - {1}, min(group, of_node))
         self.wide = "fp32" if self.precision == "fp32" else "bf16"  # of what is not quantised
-        self.wide_bytes = 2 * BF16 if self.wide == "fp32" else BF16
 
     def of(self, name: str, precision: str = "") -> float | None:
         return self.machine.value(name, ranks=self.ranks, precision=precision or self.wide)
@@ -199,19 +231,18 @@ class _Figures:
         for of in (*sides, {"ranks": self.group}):
             known = [self.machine.value(f"{kind}_{name}", **of) for kind in ("all_gather", "reduce_scatter")]
             if all(known):
-                return fmean(filter(None, known))
+                return (harmonic_mean if name == "rate" else fmean)([*filter(None, known)])
         return None
 
     def columns(self) -> Terms:
         """Return columns of Jobs: rates of one rank."""
         rate = self.link("rate")
-        link = rate * BF16 / self.wide_bytes if rate else None
-        network = self._send("rate", across=True) or (None if self.machine.accelerator else link)
+        network = self._send("rate", across=True) or (None if self.machine.accelerator else rate)
         return {
             "peak_flops": self.of("gemm_rate", self.precision),
             "peak_bf16_flops": self.of("gemm_rate"),
             "memory_bandwidth": self.of("triad_rate"),
-            "link_bandwidth": link,
+            "link_bandwidth": rate,
             "nic_bandwidth": network,
         }
 
@@ -232,7 +263,7 @@ class _Figures:
             "attention_tokens": self.of("attention_tokens"),
             "attention_channels": self.of("attention_channels"),
             "memory_efficiency": 1.0 if triad else None,
-            "traffic": self.wide_bytes / BF16 * triad / float(np.median(moved)) if triad and moved else None,
+            "traffic": triad / float(np.median(moved)) if triad and moved else None,
             "optimizer": _over(triad, self.of("adam_rate", "fp32")),
             "link_efficiency": 1.0 if self.link("rate") else None,
             "nic_efficiency": 1.0 if self._send("rate", across=True) else None,
@@ -246,7 +277,7 @@ class _Figures:
         no graph launches."""
         call, with_others = (self.machine.value(name, ranks=self.ranks) for name in ("launch", "thread_launch"))
         known: dict[str, float | None] = {f"exposed_{name}": 1.0 for name in _EXPOSED}
-        known |= {"graphs_unknown": 0.0, "grouped": self._grouped()}
+        known |= {"graphs_unknown": 0.0, "straggler": 0.05, "grouped": self._grouped()}
         if call is None or with_others is None:
             return known
         kernel = max(with_others - BEHIND * call, call)
@@ -273,6 +304,14 @@ class _Figures:
             f"attention_efficiency.{gpu}": _over(self.of("attention_rate"), rate),
             f"attention_efficiency_vendor.{vendor}": 1.0,
         }
+
+
+def _shares(machine: Machine, columns: Mapping[str, Column]) -> float:
+    """Return into how many shares the cores are cut of which a process uses one: figures of as many ranks are those of
+    its threads, too, whoever else computes."""
+    tokens = float(columns["micro_batch_size"]) * float(columns["seq_length"]) / float(columns["context_parallel_size"])
+    useful = useful_threads(tokens, float(columns["hidden_size"]))
+    return machine.cores / threads_of(machine.cores, int(columns["gpus_per_node"]), useful)
 
 
 def _nearest(counts: Collection[int], count: float) -> int:

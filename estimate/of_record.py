@@ -11,6 +11,7 @@ from conf.errors import InputError, Problem, listed
 from conf.facts import precision_of
 from conf.schema import Hardware
 from conf.shapes import ENDS
+from conf.threads import useful_threads
 from estimate.host import columns_of_host
 from estimate.jobs import PEAK_OF, RECOMPUTED, Jobs, adam_bytes, columns_of_hardware, columns_of_shape
 from estimate.rows import Column, jobs_of
@@ -70,7 +71,9 @@ def columns_of_record(record: Record) -> dict[str, Column]:
     ranks = sizes["tensor_model"] * sizes["pipeline_model"] * sizes["context"]
     of_node = _ranks_of_node(record, device, world)
     spelled = precision if precision in PEAK_OF else "nvfp4"
-    machine = columns_of_host(of_node) if device.vendor is None else columns_of_hardware(device, spelled)
+    tokens = (facts.size("micro_batch_size") or 1) * (facts.size("seq_length") or 1) / sizes["context"]
+    useful = useful_threads(tokens, known.shape.hidden_size)
+    machine = columns_of_host(of_node, useful) if device.vendor is None else columns_of_hardware(device, spelled)
     fp32 = precision == "fp32"
     return {
         **columns_of_shape(known.shape),

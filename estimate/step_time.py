@@ -61,6 +61,17 @@ torch.distributed with Megatron-Core 0.15.3); they count on a CPU, where each ta
 _CALLS_OF_TP, _CALLS_OF_CP, _CALLS_OF_EP = 0.35, 0.6, 0.45
 """Share by which a layer has more calls of torch where tensors, the context or experts are split: counted by torch's
 profiler in steps of the embedded engine. They count on a CPU, which computes nothing meanwhile."""
+CALLS_OF_LAYER = 139
+"""Calls of torch in a dense layer's forward pass, a third of those of both passes, counted so, too."""
+_CALLS_OF_EMBEDDING, _CALLS_OF_HEAD = 80, 242
+"""Calls of a micro-batch, both passes, counted so: of the first stage, and of output layer and loss."""
+_CALLS_OF_STEP, _CALLS_OF_TENSOR = 50, 26
+"""Calls of a step, counted so: of all, and of the optimizer for each tensor of a rank's parameters."""
+_CALLS_AGAIN = 1.44
+"""Share of a layer's forward calls that recomputing it makes, counted so: the state of random numbers is kept."""
+_TENSORS, _TENSORS_OF_EXPERT, _TENSORS_OF_ENDS = (6, 5), 2, 3
+"""Tensors of parameters: of a dense layer and of one with experts without these; of an expert; of embedding, last norm
+and output layer."""
 
 
 def length_of_host(queries: Numbers | float) -> Numbers:
@@ -357,6 +368,7 @@ class _Maker:
         self.tokens = jobs.micro_batch_size * jobs.seq_length / self.cp
         self.own_tokens = self.tokens / np.where(jobs.sequence_parallel > 0, self.tp, 1.0)
         self.domain = np.maximum(np.nan_to_num(jobs.gpus_per_domain, nan=1.0), 1.0)
+        self.bytes = cases.by(_PRECISION, lambda name: 2.0 * BF16 if name == "fp32" else BF16)
         self.quantised = cases.by(_PRECISION, lambda name: float(name not in ("bf16", "fp16", "fp32")))
         self.scaled_in_blocks = cases.by(_PRECISION, lambda name: float(name in IN_BLOCKS))
         self.pretrained = cases.by(_TRAINED, lambda name: float(name != "lora"))
@@ -367,6 +379,8 @@ class _Maker:
         overlap = jobs.overlapped_experts
         self.overlap = np.where(np.isnan(overlap), parameters.of("overlap_unknown"), overlap) * (self.ep > 1)
         self.starts = self.rates.launch * self.where(self.overlap, "launch_overlapped")
+        # of one call of torch on a CPU, where each counts; GPUs have few outside of layers (step_overhead)
+        self.call = self.host * self.starts * parameters.of("launch_dense") / CALLS_OF_LAYER
         self.exposed_fsdp = self._exposed(cases, "exposed_fsdp")
         self.sizes = (parameters.of("gemm_tokens"), parameters.of("gemm_width"), parameters.of("gemm_width"))
 
@@ -460,8 +474,8 @@ class _Maker:
         gated = 1 + j.gated
         mlp = self.matmul(t, gated * j.ffn_hidden_size / tp, h) + self.matmul(t, h, j.ffn_hidden_size / tp)
         per_byte = p.of("traffic") * self.where(j.uncompiled, "traffic_uncompiled") / self.rates.memory
-        norm = BF16 * 10 * h * self.own_tokens * per_byte
-        moving = BF16 * 4 * wide / tp * t * per_byte
+        norm = self.bytes * 10 * h * self.own_tokens * per_byte
+        moving = self.bytes * 4 * wide / tp * t * per_byte
         ffn = j.ffn_hidden_size / tp
         quantise = p.of("quantise") * self.quantised / self.rates.memory
         quantise = quantise * self.where(j.fp8_by_rows, "quantise_by_rows")
@@ -473,7 +487,7 @@ class _Maker:
             experts=zero,
             attention=self.core_attention(),
             norm=norm,
-            activation=BF16 * (gated + 1) * ffn * t * per_byte,
+            activation=self.bytes * (gated + 1) * ffn * t * per_byte,
             moving=moving,
             quantise=quantise * t * (2 * h + wide / tp + ffn) * 3,
             tensor_parallel=self.tensor_parallel(4.0),
@@ -496,13 +510,13 @@ class _Maker:
         experts = p.of("grouped") * own * (self.matmul(each, gated * width, h) + self.matmul(each, h, width))
         both = self.matmul(self.tokens, gated * np.maximum(shared, 1), h) + self.matmul(self.tokens, h, shared)
         router = self.product(self.tokens / tp, j.num_experts, h, self.rates.matrix_bf16, self.j.peak_bf16_flops)
-        permute = p.of("permute") * BF16 * 6 * h * routed / self.rates.memory
+        permute = p.of("permute") * self.bytes * 6 * h * routed / self.rates.memory
         bias = _OF_BIAS * j.add_bias_linear * h * routed * per_byte
         t = self.tokens
         return dense._replace(
             mlp=np.where(shared > 0, both, 0.0) + router,
             experts=experts,
-            activation=BF16 * (gated + 1) * (width * routed + shared * t) * per_byte,
+            activation=self.bytes * (gated + 1) * (width * routed + shared * t) * per_byte,
             moving=dense.moving + permute + bias,
             quantise=dense.quantise
             - quantise * 3 * t * (h + j.ffn_hidden_size / tp)
@@ -532,7 +546,7 @@ class _Maker:
         """Return the exposed seconds of a layer's all-gathers and reduce-scatters (Korthikanti, 4.2.2), one way.
         Without sequence parallelism two of them are one all-reduce, which switches that add up speed."""
         tp = self.tp
-        moved = BF16 * self.j.hidden_size * self.tokens * (tp - 1) / tp
+        moved = self.bytes * self.j.hidden_size * self.tokens * (tp - 1) / tp
         gain = np.where(self.j.sequence_parallel > 0, 1.0, self.all_reduce_gain(tp))
         seconds = moved / (gain * self.ring(tp, np.ones(()))) + self.p.of("collective_latency") * (tp > 1)
         return np.where(tp > 1, collectives * self.exposed_tensor * seconds, 0.0)
@@ -544,7 +558,7 @@ class _Maker:
         latent = (j.qk_head_dim + j.qk_pos_emb_head_dim + j.v_head_dim) * j.num_attention_heads
         each = np.where(j.mla > 0, latent, 2 * j.num_query_groups * j.kv_channels) / self.tp
         crossing = np.where(self.tp * cp <= self.domain, self.link(cp), self.rates.nic)
-        seconds = BF16 * each * self.tokens * (cp - 1) / crossing
+        seconds = self.bytes * each * self.tokens * (cp - 1) / crossing
         starts = np.where(self.host, 2 / 3 * self.p.of("collective_latency"), (cp - 1) * self.p.of("send_latency"))
         return np.where(cp > 1, seconds + starts, 0.0)
 
@@ -560,7 +574,7 @@ class _Maker:
         reached = domains * (1 - (1 - 1 / domains) ** j.moe_router_topk)
         copies = np.where(domains > 1, reached, ranks)
         sent = flex * np.minimum(copies, j.moe_router_topk) + (1 - flex) * j.moe_router_topk
-        moved = BF16 * j.hidden_size * self.tokens / self.tp * sent * (ep - 1) / ep
+        moved = self.bytes * j.hidden_size * self.tokens / self.tp * sent * (ep - 1) / ep
         seconds = moved * (inside / self.link(ep) + np.where(inside < 1, (1 - inside) / self.rates.nic, 0.0))
         exposed = p.of("exposed_experts") * self.where(self.overlap, "exposed_overlapped")
         return np.where(ep > 1, 2 * exposed * (seconds + p.of("collective_latency") * 2), 0.0)
@@ -570,7 +584,7 @@ class _Maker:
         j, rows = self.j, self.j.vocabulary / self.tp
         heads = 1 + j.mtp_num_layers
         products = self.product(self.tokens, rows, j.hidden_size, self.rates.matrix_bf16, j.peak_bf16_flops)
-        return heads * products, heads * 14 * rows * self.tokens / self.rates.memory
+        return heads * products, heads * 7 * self.bytes * rows * self.tokens / self.rates.memory
 
     def parameters_of_rank(self) -> tuple[Numbers, Numbers]:
         """Return the parameters of one rank, dense and of experts, an even share of the pipeline's."""
@@ -643,7 +657,8 @@ def _of_layer(m: _Maker, layer: _Layer) -> _Micro:
         recompute=_again(j, layer),
         launches=np.zeros(()),
     )
-    busy, start = micro.total, layer.launch * (3 + j.recompute_layers)
+    again = j.recompute_layers * np.where(m.host, _CALLS_AGAIN, 1.0)
+    busy, start = micro.total, layer.launch * (3 + again)
     both = (busy**m.norm + start**m.norm) ** (1 / m.norm)
     return micro._replace(launches=np.maximum(both - busy, 0.0))
 
@@ -678,7 +693,9 @@ def _assembled(m: _Maker) -> Parts:
         layers = _Micro(*(j.dense_layers * a + moe_layers * b for a, b in zip(of_dense, of_experts, strict=True)))
     products, loss = m.head()
     products = products * (2 + m.pretrained)
-    mean, longest = _pipeline(j, layers.total / pp, layers.total, products + loss)
+    overhead = p.of("step_overhead") + micro_batches * p.of("micro_overhead")
+    ends = m.call * (_CALLS_OF_EMBEDDING + _CALLS_OF_HEAD)
+    mean, longest = _pipeline(j, layers.total / pp, layers.total, products + loss + m.call * _CALLS_OF_HEAD)
     stage = _Micro(*(part / pp for part in layers))
     bubble = p.of("bubble") * (pp - 1) / j.virtual_pipeline_model_parallel_size * mean
     bubble = bubble + micro_batches * (longest - mean)
@@ -696,14 +713,15 @@ def _assembled(m: _Maker) -> Parts:
         "recompute": micro_batches * stage.recompute,
         "launches": micro_batches * stage.launches,
         "offload": _offload(m),
-        "other": p.of("step_overhead") + micro_batches * p.of("micro_overhead"),
+        "other": np.where(m.host, micro_batches * ends / pp, overhead),
     }
     return _with_stragglers(m, parts)
 
 
 def _with_stragglers(m: _Maker, parts: dict[str, Numbers]) -> Parts:
     """Return the parts with the offset of the case on each, and what the slowest of many GPUs adds."""
-    octaves = np.log2(np.maximum(m.j.world_size, 8) / 8)
+    few = np.where(m.host, 1.0, 8.0)
+    octaves = np.log2(np.maximum(m.j.world_size, few) / few)
     known = {name: np.asarray(part * m.rates.offset, dtype=float) for name, part in parts.items()}
     busy = sum(known.values(), np.zeros(()))
     return Parts(**known, stragglers=np.asarray(m.p.of("straggler") * octaves * busy))
@@ -712,9 +730,11 @@ def _with_stragglers(m: _Maker, parts: dict[str, Numbers]) -> Parts:
 def _pipeline_sends(m: _Maker) -> Numbers:
     """Return the exposed seconds of activations and their gradients between stages (Narayanan, 2.2)."""
     j, pp = m.j, m.j.pipeline_model_parallel_size
-    moved = BF16 * j.hidden_size * m.own_tokens * j.virtual_pipeline_model_parallel_size
     rate = np.where(j.world_size <= m.domain, m.link(pp), m.rates.nic)
-    seconds = moved / rate + m.p.of("send_latency") * j.virtual_pipeline_model_parallel_size
+    times = j.virtual_pipeline_model_parallel_size
+    # a stage of a CPU, which computes nothing meanwhile, waits for what it gets and for what it gives
+    times = np.where(m.host, 2 * times - (pp == 2), times)
+    seconds = times * (m.bytes * j.hidden_size * m.own_tokens / rate + m.p.of("send_latency"))
     return np.where(pp > 1, 2 * m.p.of("exposed_pipeline") * j.num_micro_batches * seconds, 0.0)
 
 
@@ -730,18 +750,20 @@ def _data_parallel(m: _Maker, micro: Numbers, work: Numbers) -> Numbers:
     far = m.ring(expert_ranks, m.ep * np.maximum(j.expert_tensor_parallel_size, 1))
     one = one + np.where(expert_ranks > 1, experts * (expert_ranks - 1) / expert_ranks / far, 0.0)
     one = one * m.pretrained
-    once = one * (j.gradient_bytes + BF16)
+    once = one * (j.gradient_bytes + m.bytes)
     behind = micro * (2 / 3)
     plain = p.of("exposed_data") * once + np.maximum(once - behind, 0.0)
     times = np.where(j.pipeline_model_parallel_size > 1, 1.0, j.num_micro_batches)
-    sharded = one * (2 * BF16 + j.gradient_bytes) * times
+    sharded = one * (2 * m.bytes + j.gradient_bytes) * times
     cut = m.exposed_fsdp * sharded + np.maximum(sharded - work, 0.0)
     starts: Numbers = m.host * (j.world_size > 1) * _OF_STEP * p.of("collective_latency")
     return np.where(j.fsdp > 0, cut, plain) + starts
 
 
 def _optimizer(m: _Maker) -> Numbers:
-    """Return the seconds in which Adam reads and writes 28 bytes of each parameter that the rank keeps states of."""
+    """Return the seconds in which Adam reads and writes 28 bytes of each parameter that the rank keeps states of. On a
+    CPU gradients are zeroed, added up in each micro-batch and scaled by passes of their own, and each tensor's kernels
+    are started; on GPUs other kernels do so meanwhile."""
     j = m.j
     dense, experts = m.parameters_of_rank()
     cut = (j.distributed_optimizer > 0) | (j.fsdp > 0)
@@ -751,8 +773,14 @@ def _optimizer(m: _Maker) -> Numbers:
         np.maximum(n / np.maximum(j.data_parallel_replicas, 1.0), 1.0) for n in (ranks, expert_ranks)
     )
     kept = dense / np.where(cut, shards, 1.0) + experts / np.where(cut, expert_shards, 1.0)
-    seconds: Numbers = m.pretrained * m.p.of("optimizer") * 28 * kept / m.rates.memory
-    return seconds
+    moe_layers = j.num_layers - j.dense_layers
+    tensors = j.dense_layers * _TENSORS[0] + moe_layers * _TENSORS[1] + _TENSORS_OF_ENDS
+    own = tensors / np.where(cut, shards, 1.0)
+    own = own + moe_layers * j.num_experts / m.ep * _TENSORS_OF_EXPERT / np.where(cut, expert_shards, 1.0)
+    starts = m.call * (_CALLS_OF_STEP + _CALLS_OF_TENSOR * own / j.pipeline_model_parallel_size)
+    summed = m.host * ((3 * j.num_micro_batches + 1) * (dense + experts) + 3 * kept) * j.gradient_bytes
+    moved = m.p.of("optimizer") * 28 * kept + summed
+    return np.asarray(m.pretrained * (moved / m.rates.memory + starts), dtype=float)
 
 
 def _offload(m: _Maker) -> Numbers:

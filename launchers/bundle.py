@@ -15,6 +15,7 @@ from typing import Any
 from conf.errors import ConfigError, InputError, Problem, writing
 from conf.resolve import Experiment
 from conf.schema import ALL_TRAINS
+from conf.threads import useful_threads_of
 from conf.vendors import vendor_of
 from conf.vocabulary import follow, requested
 from launchers import containers, kubernetes, node_check, slurm
@@ -80,6 +81,8 @@ def of_programs(e: Experiment, plan: Plan, scope: Scope) -> dict[str, str]:
     read."""
     env = {name: (value, plan.env_reasons.get(name, "")) for name, value in plan.env.items() if name not in _OF_HOST}
     env |= {name: (str(follow(e, of)), because) for name, (of, because) in _PLACES.items()}
+    if e.accelerator is None:
+        env["MOST_THREADS"] = (str(useful_threads_of(e)), "more for a process make so small a micro-batch slower")
     env["VISIBILITY"] = (
         " ".join(vendor_of(e.accelerator).visibility),
         "which variables choose GPUs: the first is kept",

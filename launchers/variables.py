@@ -15,6 +15,7 @@ from conf.errors import ConfigError, Problem
 from conf.freeze import freeze, frozen
 from conf.resolve import Experiment
 from conf.secret import SECRET
+from conf.threads import useful_threads_of
 from conf.vocabulary import read_yaml, short_names
 from launchers.frameworks import framework_of
 from launchers.plan import STEERING, Host, Reasoned
@@ -88,8 +89,11 @@ def place(e: Experiment) -> Reasoned:
 def machine(e: Experiment, host: Host) -> Reasoned:
     """Return the variables that the ranks of any stack get for the machine's sake."""
     processes = 1 if e.rehearse == "layout" else e.gpus_per_node
-    threads = max(1, host.cpu_count // processes)
-    env = {"OMP_NUM_THREADS": (str(threads), f"{host.cpu_count} cores / {processes} processes")}
+    every, reason = max(1, host.cpu_count // processes), f"{host.cpu_count} cores / {processes} processes"
+    threads = min(every, useful_threads_of(e)) if e.accelerator is None else every
+    if threads < every:
+        reason += ", of which more threads than these make so small a micro-batch slower"
+    env = {"OMP_NUM_THREADS": (str(threads), reason)}
     if e.accelerator is None and (processes * threads >= host.cpu_count or host.ci):
         env["OMP_WAIT_POLICY"] = ("PASSIVE", "no core is left over for threads that spin")
     if e.nodes == 1:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from conf import devices
+from conf.threads import cores_here
 from conf.vendors import output
 from launchers.plan import Host
 
@@ -36,7 +37,7 @@ _SOURCES = (".py", ".yaml", ".csv", ".sh")
 
 def host() -> Host:
     """Return this machine, with the cores that this process may use."""
-    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    available = cores_here()
     return Host(python=sys.executable, cpu_count=available, ci="CI" in os.environ)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import sys
 import time
@@ -23,6 +22,7 @@ from conf.facts import named_by_driver
 from conf.frameworks import is_module
 from conf.machine import VERSION, Figure, Machine
 from conf.plain import terminal
+from conf.threads import cores_here
 from conf.vendors import Devices, output, vendor_of
 from launchers.plan import Plan
 from launchers.power import sampled
@@ -164,7 +164,7 @@ def scope_of(here: Devices, ranks: int | None, size: str, nodes: int = 1) -> Sco
         raise InputError(
             Problem("measure", "torch is not installed here", hint="make install, or a vendor's container")
         )
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = cores_here()
     most = here.count or min(MOST_RANKS, 2 * cores)
     if ranks is not None and ranks > (here.count or MOST_RANKS):
         raise InputError(Problem("ranks", "more than there are", str(ranks), f"1 to {here.count or MOST_RANKS}"))
@@ -278,6 +278,7 @@ def machine_of(scope: Scope, here: Devices, known: Sequence[Case], folder: Path)
         device=here.names[0] if here.names else _processor(),
         accelerator=scope.accelerator,
         ranks=scope.ranks,
+        cores=scope.cores,
         nodes=scope.nodes,
         facts={**_marked(folder, "facts"), "driver": here.driver},
         figures=(*figures(samples), *_memory_figures(folder)),

@@ -68,6 +68,12 @@ _FULL = (
     (*_MOE, *_split(4, expert_model=4), *_batch(12)),
     (*_MOE, *_split(2, pipeline_model=2), *_batch(6, 2)),
     (*_TINY, *_split(1), *_batch(6), *_AGAIN),
+    (*_TINY, *_split(1), *_batch(2)),
+    (*_TINY, *_split(2), *_batch(12, 2)),
+    (*_TINY, *_split(2, tensor_model=2), *_batch(6, 2)),
+    (*_TINY, *_split(2, pipeline_model=2, virtual_pipeline_model=2), *_batch(6)),
+    (*_MOE, *_split(1), *_batch(6, 2)),
+    (*_WIDE, *_split(2, pipeline_model=2)),
 )
 _1B = (
     *("framework=megatron", "model=llama32_1b", "precision=bf16", "nodes=1", "layout=data_parallel"),

@@ -27,9 +27,10 @@ stack_ready() {
   [[ $NODE_RANK =~ ^[0-9]+$ && $NODE_RANK -lt $NNODES ]] || fail "NODE_RANK=$NODE_RANK is no node of $NNODES." \
     "Try NODE_RANK=0 on the first one, 1 on the next"
   command -v "$PYTHON" >/dev/null || fail "PYTHON=$PYTHON is no command here. Try PYTHON=/path/to/python bash run.sh"
-  local cores
-  cores=$(getconf _NPROCESSORS_ONLN)
-  export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((cores > GPUS_PER_NODE ? cores / GPUS_PER_NODE : 1))}
+  local threads
+  threads=$(($(getconf _NPROCESSORS_ONLN) / GPUS_PER_NODE))
+  ((threads <= ${MOST_THREADS:-threads})) || threads=$MOST_THREADS
+  export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((threads > 1 ? threads : 1))}
 }
 
 # one_visibility_variable: Slurm sets those of all vendors at once. ROCm would apply two of them one after the other, the

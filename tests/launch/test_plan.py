@@ -91,6 +91,24 @@ def test_threads_share_the_cores() -> None:
     assert made.env["OMP_WAIT_POLICY"] == "PASSIVE"
 
 
+@pytest.mark.parametrize(
+    ("words", "threads"),
+    [
+        (("model=llama_tiny",), "1"),
+        (("model=llama_tiny", "training.micro_batch_size=8"), "2"),
+        (("model=llama_tiny", "training.micro_batch_size=8", "environment.OMP_NUM_THREADS=5"), "5"),
+        (("model=llama_tiny", "training.micro_batch_size=8", "training.global_batch_size=16", "gpus_per_node=2"), "2"),
+        (("model=llama32_1b", "gpus_per_node=2"), "32"),
+    ],
+)
+def test_a_process_on_a_cpu_has_no_more_threads_than_pay_for_its_micro_batch(
+    words: tuple[str, ...], threads: str
+) -> None:
+    made = plan(load_experiment("platform=cpu", *words), HOST)
+    assert made.env["OMP_NUM_THREADS"] == threads
+    assert ("more threads" in made.env_reasons["OMP_NUM_THREADS"]) == (threads in ("1", "2"))
+
+
 def test_a_secret_goes_by_name_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_very_secret_value")
     made = plan(load_experiment("platform=cpu"), HOST)

@@ -32,7 +32,7 @@ FOUR = Scope(accelerator=True, ranks=4, cores=16, memory_bytes=80 << 30, full=Fa
 def gpus(**slower: float) -> Machine:
     """Return a machine of four GPUs, with figures of a name times a factor."""
     own = tuple(_times(one, slower.get(one.name, 1.0)) for one in _figures())
-    return Machine(VERSION, "2026-11-24T00:00:00+00:00", "a", "NVIDIA H100 80GB HBM3", True, 4, {}, own)
+    return Machine(VERSION, "2026-11-24T00:00:00+00:00", "a", "NVIDIA H100 80GB HBM3", True, 4, 64, {}, own)
 
 
 @cache

@@ -33,7 +33,7 @@ def lines(slower: Mapping[int, float]) -> Iterator[Mapping[str, Any]]:
 
 def made(**slower: float) -> tuple[Machine, Samples]:
     samples = samples_of(cases(TWO), [*lines({int(name[1:]): factor for name, factor in slower.items()})], TWO.ranks)
-    about = ("2026-11-27T00:00:00+00:00", "a", "NVIDIA H100 80GB HBM3", True, 8, {"hosts": ["a", "b"]})
+    about = ("2026-11-27T00:00:00+00:00", "a", "NVIDIA H100 80GB HBM3", True, 8, TWO.cores, {"hosts": ["a", "b"]})
     return replace(Machine(VERSION, *about, tuple(figures(samples))), nodes=2), samples
 
 
