@@ -227,12 +227,13 @@ def calibrate(argv: Sequence[str] | None = None) -> int:
     import numpy as np
 
     from estimate.calibrate import calibrate as calibrated
-    from estimate.fitted import shipped
     from estimate.fitted import write as written
+    from estimate.host import shipped_for
     from estimate.of_record import measured
 
     known = measured(find_and_warn(arguments.rest, arguments.switches, other_keys=CALIBRATE.names))
-    learned = calibrated(_parameters(arguments["calibrated"]) or shipped(), known.jobs, np.array(known.step_time_s))
+    start = _parameters(arguments["calibrated"]) or shipped_for(np.unique(known.jobs.hardware).tolist())
+    learned = calibrated(start, known.jobs, np.array(known.step_time_s))
     with writing(arguments.output):
         written(arguments.output, learned.parameters)
     runs = [*zip(known.names, known.step_time_s, map(bool, learned.used), strict=True)]

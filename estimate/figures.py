@@ -15,6 +15,7 @@ from conf.resolve import Experiment
 from conf.vocabulary import requested
 from estimate.experiment import columns_of, precision_of
 from estimate.fitted import Parameters, shipped
+from estimate.host import shipped_for
 from estimate.jobs import PEAK_OF, Jobs
 from estimate.memory import ASSUMED, Memory, memory
 from estimate.of_machine import untold, with_machine
@@ -118,7 +119,8 @@ class Estimate:
 def estimate(e: Experiment, parameters: Parameters | None = None, machine: Machine | None = None) -> Estimate:
     """Return the prediction for `e`, by the shipped parameters or calibrated ones, and by what was measured on its
     machine. ConfigError: hardware of which too little is known, or another machine."""
-    columns, known = columns_of(e), shipped() if parameters is None else parameters
+    guessed = shipped() if machine else shipped_for([e.hardware.name])
+    columns, known = columns_of(e), guessed if parameters is None else parameters
     if machine is not None:
         columns, known = with_machine(e, machine, columns, known)
     jobs = jobs_of([columns])

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from conf.errors import ConfigError, Problem
 from conf.facts import hardware
-from estimate.fitted import Error, Parameters, shipped
+from estimate.fitted import Error, Parameters
+from estimate.host import shipped_for
 from estimate.jobs import Jobs, Numbers
 from estimate.step_time import OFFSETS, Case, Cases, Parts, cases_of, step_time
 
@@ -67,7 +68,7 @@ def classes_of(case: Case) -> tuple[str, ...]:
 
 def predict(jobs: Jobs, parameters: Parameters | None = None) -> Prediction:
     """Return the step times of jobs and their intervals; nan where a rate of the GPU is unknown."""
-    known = shipped() if parameters is None else parameters
+    known = shipped_for(np.unique(jobs.hardware).tolist()) if parameters is None else parameters
     cases = cases_of(jobs)
     parts = step_time(jobs, known, cases)
     total = parts.total

@@ -99,3 +99,13 @@ def test_a_row_without_a_peak_of_its_precision_is_refused() -> None:
 def test_a_plan_says_what_a_step_takes_or_why_not(keys: list[str], words: tuple[str, ...]) -> None:
     text = step_time_text(load_experiment(*keys))
     assert [one for one in words if one not in text] == []
+
+
+def test_splitting_the_tensors_of_a_small_model_on_a_cpu_costs_more_than_it_gains() -> None:
+    words = ("platform=cpu", "model=llama_tiny", "gpus_per_node=2")
+    whole, cut = (
+        estimate(load_experiment(*words, *split)).figures["step_time_mean_s"].value
+        for split in ((), ("layout.tensor_model_parallel_size=2",))
+    )
+    assert whole and cut
+    assert cut > 1.5 * whole, "measured on two cores: 0.43 and 0.08 s (docs/guide/measure.md)"
