@@ -9,7 +9,7 @@ import pytest
 from conf import load_experiment
 from conf.errors import ConfigError
 from estimate.experiment import columns_of
-from estimate.figures import step_time_text
+from estimate.figures import estimate, step_time_text
 from estimate.roofline import rooflines
 from estimate.rows import jobs_of, read_row
 from metrics.flops import FORWARD, flops_per_token
