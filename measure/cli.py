@@ -123,9 +123,17 @@ def _join(scope: Scope, here: Devices, folder: Path, nodes: Nodes) -> int:
 
 
 def _beside(machine: Machine, baseline: Machine) -> Machine:
-    """Return the machine with its factors against a baseline."""
+    """Return the machine with its factors against a baseline, and why it has none of those that it lacks."""
     found = [*against(machine, baseline)]
-    unknown = {name: why for name, why in machine.unknown.items() if name not in {one.name for one in found}}
+    names, what = {one.name for one in found}, f"the baseline, {baseline.device} of {baseline.date[:10]},"
+    why = {
+        "fabric_factor": f"{what} shares no rate of a collective of as many ranks",
+        "vendor_factor": f"{what} is a CPU beside a GPU, or one of the two has no base_throughput",
+        "power_cap": f"{what} is another device, or under the same limit, or a limit of the two is unknown",
+    }
+    if machine.ranks == 1:
+        why["fabric_factor"] = "there is one device"
+    unknown = {name: reason for name, reason in {**machine.unknown, **why}.items() if name not in names}
     return replace(machine, figures=(*machine.figures, *found), unknown=unknown)
 
 

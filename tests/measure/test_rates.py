@@ -175,6 +175,9 @@ def test_a_file_is_read_as_it_was_written_and_refused_when_it_was_changed(tmp_pa
     wrong = {
         "was changed after it was measured": text.replace("AMD EPYC", "AMD EPYC 2"),
         "of another version": text.replace(f"version: {VERSION}", "version: 99"),
+        "version\n    found: 4\n    allowed: 5": text.replace(f"version: {VERSION}", "version: 4").replace(
+            "cores:", "no:"
+        ),
         "is not valid YAML": "[",
         "is not a mapping": "- version: 1",
         "cannot be used as a machine": text.replace("accelerator: false", "accelerator: maybe"),
