@@ -18,9 +18,11 @@ from msgspec.structs import replace
 
 from conf import devices
 from conf.machine import read
+from conf.vendors import Devices
 from launchers.rank_modules import FOLDER, rank_module
 from launchers.variables import START
 from measure import session
+from measure.cases import Case, Scope
 from measure.cli import _beside, main
 from measure.trainings import SEEDS, WARM_UP, done, overrides, run
 from parsers import read as read_run
@@ -289,7 +291,7 @@ def test_a_folder_of_another_machine_is_refused_and_both_are_named(
     assert all(text in err for text in said)
 
 
-def _begun(folder: Path) -> tuple[session.Scope, session.Devices, list[session.Case]]:
+def _begun(folder: Path) -> tuple[Scope, Devices, list[Case]]:
     """Begin a probe of one rank in a folder; return its scope, devices and cases."""
     here, _ = session.usable(devices.find())
     scope = session.scope_of(here, 1, "probe")
