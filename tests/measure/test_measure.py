@@ -8,6 +8,7 @@ import platform
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from statistics import median
@@ -21,7 +22,7 @@ from conf.machine import read
 from conf.vendors import Devices
 from launchers.rank_modules import FOLDER, rank_module
 from launchers.variables import START
-from measure import session
+from measure import session, trainings
 from measure.cases import Case, Scope
 from measure.cli import _beside, main
 from measure.trainings import SEEDS, WARM_UP, done, overrides, run
@@ -329,6 +330,38 @@ def test_a_training_that_fails_is_named_and_none_begins_without_its_time(tmp_pat
     assert ended is None
     assert len(said) == 1  # a launch takes longer than what was left
     assert failed == "training 1 failed with exit code 2, trainings-00-1234.log says of what"
+
+
+def test_a_training_that_fails_is_in_the_file_s_reasons_and_measure_did_not_succeed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, _ = session.usable(devices.find())
+    monkeypatch.setattr(session, "_run", lambda *_: None)  # no kernels
+    monkeypatch.setattr(session, "_trainings", lambda scope: ([("model=none",)], ""))
+    machine, code = session.measured(session.scope_of(here, 1, "quick"), here, tmp_path, 1, 0.5)
+    assert code == 1
+    assert machine.unknown["trainings"].startswith("0 of 1 completed: training 1 failed with exit code 2, ")
+
+
+def test_a_training_whose_rank_is_killed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainings, "STEPS", 2000)  # it has not ended before it is killed
+    logs = (tmp_path / "trainings").glob
+    killed = list[int]()
+
+    def kill() -> None:
+        wait_until(
+            lambda: any("[tprimat] step" in one.read_text("utf-8") for one in logs("*/*/train.log")), "steps", 120
+        )
+        ranks = [pid for pid, command in started_processes().items() if "engine.py" in command]
+        killed.append(max(ranks))
+        os.kill(max(ranks), signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    ended, failed = run(tmp_path, overrides(1, full=False)[:1], time.monotonic() + 1.0, print)
+    killer.join()
+    assert killed and ended is None
+    assert failed.startswith("training 1 failed with exit code 1, ")
 
 
 def test_two_nodes_measure_together_and_their_network_is_told_from_their_own_links(tmp_path: Path) -> None:
