@@ -320,8 +320,13 @@ def test_what_is_unknown_says_why(tmp_path: Path) -> None:
     for name in ("communication_tp", "communication_pp", "fabric_factor", "all_reduce_rate"):
         assert alone.unknown[name] == "there is one device"
     assert alone.unknown["vendor_factor"].startswith("baseline= names")
-    assert {"fabric_factor", "vendor_factor"} <= _beside(replace(alone, ranks=2), alone).unknown.keys()
-    assert "baseline=" not in str(_beside(replace(alone, ranks=2), alone).unknown)
+    two = replace(alone, ranks=2)
+    beside, other = _beside(two, alone).unknown, _beside(two, replace(alone, device="H100", accelerator=True)).unknown
+    assert "shares no rate of a collective" in beside["fabric_factor"]
+    assert beside["vendor_factor"] == "no base_throughput was measured: here, the baseline"
+    assert beside["power_cap"] == "no limit of power is known: here, the baseline"
+    assert "is a GPU, and here is a CPU" in other["vendor_factor"]
+    assert "is another device than" in other["power_cap"]
 
 
 def test_a_training_that_fails_is_named_and_none_begins_without_its_time(tmp_path: Path) -> None:
