@@ -44,6 +44,11 @@ class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     left_out_s: float | None = None
 
 
+def processes_of(training: Training) -> int:
+    """Return how many processes a training had."""
+    return next(int(word.partition("=")[2]) for word in training.run if word.startswith("gpus_per_node="))
+
+
 class Validation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How well the figures fitted to some of what was run predict the rest of it, each in turn: the errors of so many.
     target: of the median, and who wants it; met: whether it is below."""

@@ -17,7 +17,7 @@ from estimate.experiment import columns_of, precision_of
 from estimate.fitted import Parameters, shipped
 from estimate.jobs import PEAK_OF, Jobs
 from estimate.memory import ASSUMED, Memory, memory
-from estimate.of_machine import by_trainings, with_machine
+from estimate.of_machine import untold, with_machine
 from estimate.predict import Prediction, predict
 from estimate.resident import beyond_tensors
 from estimate.rows import jobs_of
@@ -128,14 +128,11 @@ def estimate(e: Experiment, parameters: Parameters | None = None, machine: Machi
     tokens = e.training.global_batch_size * e.training.seq_length
     speed = seconds.under(tokens / e.layout.world_size, "tokens/s/GPU", _WHY)
     figures = {**_speeds(e, seconds, speed), **_sizes(jobs, bytes_, machine), **_power(e, speed)}
-    host = machine.host if machine and by_trainings(e, machine) else ""
-    untrained = ""
-    if machine and not host:
-        few = machine.unknown.get("factors", f"{len(machine.trainings)} trainings completed")
-        untrained = (
-            f"a guess: the machine's file has its kernels and links, but not what whole steps take ({few}): call"
-        )
-        untrained += " `tprimat measure` again with its folder, which goes on, with more minutes or on an idle machine"
+    why = untold(e, machine) if machine else ""
+    host = machine.host if machine and not why else ""
+    untrained = (
+        f"a guess: the machine's file has its kernels and links, but not what whole steps take ({why}" if why else ""
+    )
     return Estimate(e, jobs, known, bytes_, time, figures, host, untrained)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from conf.errors import ConfigError, Problem
 from conf.load import hardware_named
-from conf.machine import BEHIND, GROUPED, Factor, Machine
+from conf.machine import BEHIND, GROUPED, Factor, Machine, processes_of
 from conf.resolve import Experiment
 from conf.threads import threads_of, useful_threads
 from estimate.fitted import Error, Parameters, Value, shipped
@@ -31,29 +31,29 @@ CROWDED = "crowded."
 _OF_GPU = ("step_overhead", "micro_overhead")  # of a GPU: on a CPU they are calls, which are counted
 FITTED: Mapping[str, float] = {
     **dict.fromkeys(_OF_GPU, 1.5),
-    "host": 0.7,
-    **dict.fromkeys(
-        ("grouped", "permute", "collective_latency", f"{CROWDED}collective_latency", "link_efficiency"), 0.4
-    ),
-    **dict.fromkeys((f"exposed_{name}" for name in _EXPOSED), 0.3),
-    **dict.fromkeys(("traffic", "traffic_backward", "optimizer"), 0.3),
-    "gemm_backward": 0.15,
+    "straggler": 0.7,
+    **dict.fromkeys(("host", "permute", "collective_latency", f"{CROWDED}collective_latency"), 0.4),
+    **dict.fromkeys(("grouped", "optimizer", *(f"exposed_{name}" for name in _EXPOSED)), 0.2),
+    **dict.fromkeys(("traffic", "traffic_backward", "link_efficiency"), 0.15),
+    "gemm_backward": 0.08,
 }
 """Parameters that trainings correct (host: of their device, all its starts), and the standard deviation of the
-logarithm of the factor before any: least is known of the program on the host, most of what was timed by itself."""
+logarithm of the factor before any: least is known of what ranks wait for, most of what was timed by itself."""
 CALLS: Mapping[str, tuple[int, int]] = {
     "launch_dense": (CALLS_OF_LAYER, 8),
-    "launch_moe": (140, 9),
-    "launch_expert": (48, 4),
+    "launch_moe": (196, 9),
+    "launch_expert": (72, 4),
     "launch_expert_scales": (0, 0),
 }
-"""Calls of torch in a layer's forward pass on a CPU, a third of those of both passes; of a layer with experts without
-those of each expert, which stand beside it. Second, the products and larger kernels among them that all threads of a
-rank begin together. Counted by torch's profiler in steps of llama_tiny and moe_tiny by the embedded engine; the
-trainings correct all of them together."""
-REPEATED = 0.1
-"""Standard deviation of the logarithm of a training's step time that is measured again: two runs of one are 10 to 16 %
-apart in the median on two cores of a virtual machine."""
+"""Calls of a layer's forward pass on a CPU as estimate.step_time counts them; of a layer with experts without those of
+each expert, which stand beside it. Second, the products and larger kernels among them that all threads of a rank begin
+together. The trainings correct all of them together."""
+STRAGGLES = 0.05
+"""Share of a step that ranks on a CPU wait for the slower one, for each doubling of their number, before any training
+says it."""
+REPEATED = 0.12
+"""Standard deviation of the logarithm of a training's step time that is measured again: two runs of one are 5 % apart
+in the median on two cores of a virtual machine, and 10 to 20 % in one of six."""
 Terms = Mapping[str, float | None]
 _T = TypeVar("_T")
 
@@ -66,7 +66,7 @@ def with_machine(
     _check(e, machine)
     source = f"{parameters.source}; {machine.device} on {machine.host}, measured {machine.date}"
     known, values = _replaced(machine, columns, parameters)
-    if not by_trainings(e, machine):
+    if untold(e, machine):
         return known, msgspec.structs.replace(values, source=source)
     offsets = {name: Value(1.0, MEASURED) for case in cases_of(jobs_of([known])).distinct for name in case.offsets}
     errors = {DISTANCES[0][0]: {"all": _error(machine)}}
@@ -76,11 +76,22 @@ def with_machine(
     return known, msgspec.structs.replace(times, offsets=offsets, errors=errors, measured=measured, source=source)
 
 
-def by_trainings(e: Experiment, machine: Machine) -> bool:
-    """Return whether trainings on the machine say how long a step of `e` takes. On a GPU another framework than theirs
-    has other kernels."""
-    own = f"framework={e.framework.name}"
-    return bool(machine.factors) and (not machine.accelerator or any(own in one.run for one in machine.trainings))
+def untold(e: Experiment, machine: Machine) -> str:
+    """Return why no training on the machine says how long a step of `e` takes, and what to try; empty where they do. On
+    a GPU another framework than theirs has other kernels; one process waits for no other; and ranks that share cores
+    wait for one another's turns."""
+    if not machine.factors:
+        few = machine.unknown.get("factors", f"{len(machine.trainings)} trainings completed")
+        hint = "call `tprimat measure` again with its folder, which goes on, with more minutes or on an idle machine"
+        return f"{few}): {hint}"
+    if machine.accelerator and not any(f"framework={e.framework.name}" in one.run for one in machine.trainings):
+        return f"no training was by {e.framework.name}): `tprimat estimate calibrate` by runs of it"
+    most = max(processes_of(one) for one in machine.trainings)
+    if e.gpus_per_node > most == 1:
+        return "all trainings were of one process): call `tprimat measure` with more ranks"
+    if not machine.accelerator and e.gpus_per_node > machine.cores >= most:
+        return f"no training had more processes than the {machine.cores} cores): call `tprimat measure full`"
+    return ""
 
 
 def learned(
@@ -125,12 +136,12 @@ def _alike(
         known, parameters = _replaced(machine, one, _without_offsets(shipped()))
         columns.append(known)
         kind = parameters, _crowded(machine, one)
-        rows = next((rows for rows, *of in groups if tuple(of) == kind), None)
+        rows = next((rows for rows, *of in groups if (*of,) == kind), None)
         if rows is None:
             groups.append(([number], *kind))
         else:
             rows.append(number)
-    return [(rows, jobs_of([columns[row] for row in rows]), *kind) for rows, *kind in groups]
+    return [(rows, jobs_of([columns[row] for row in rows]), known, crowded) for rows, known, crowded in groups]
 
 
 def _crowded(machine: Machine, columns: Mapping[str, Column]) -> bool:
@@ -212,8 +223,8 @@ class _Figures:
         self.hardware = str(columns["hardware"])
         of_a_node = machine.ranks // machine.nodes
         counts = {int(one.of["ranks"]) for one in machine.figures if one.name == "gemm_rate"}
-        counts = {count for count in counts if count <= of_a_node}
-        of_node = float(columns["gpus_per_node"])
+        self.counts = counts = {count for count in counts if count <= of_a_node}
+        self.of_node = of_node = float(columns["gpus_per_node"])
         self.ranks = _nearest(counts, of_node if machine.accelerator else max(of_node, _shares(machine, columns)))
         # ranks wait most for those that they split a layer with
         splits = [float(columns[f"{name}_parallel_size"]) for name in ("tensor_model", "context", "expert_model")]
@@ -227,7 +238,8 @@ class _Figures:
     def link(self, name: str) -> float | None:
         """Return the mean of a figure of all-gathers and reduce-scatters, which a step consists of: of one group, or of
         several side by side where a node has more ranks."""
-        sides = [{"ranks": self.ranks, "group": self.group}] if self.group < self.ranks else []
+        ranks = _nearest(self.counts, self.of_node)
+        sides = [{"ranks": ranks, "group": self.group}] if self.group < ranks else []
         for of in (*sides, {"ranks": self.group}):
             known = [self.machine.value(f"{kind}_{name}", **of) for kind in ("all_gather", "reduce_scatter")]
             if all(known):
@@ -277,7 +289,9 @@ class _Figures:
         no graph launches."""
         call, with_others = (self.machine.value(name, ranks=self.ranks) for name in ("launch", "thread_launch"))
         known: dict[str, float | None] = {f"exposed_{name}": 1.0 for name in _EXPOSED}
-        known |= {"graphs_unknown": 0.0, "straggler": 0.05, "grouped": self._grouped()}
+        known |= {"graphs_unknown": 0.0, "straggler": STRAGGLES, "grouped": self._grouped()}
+        # while a pipeline fills, ranks that share cores have them for themselves
+        known["bubble"] = min(1.0, self.machine.cores / self.of_node)
         if call is None or with_others is None:
             return known
         kernel = max(with_others - BEHIND * call, call)

@@ -58,17 +58,18 @@ _OF_HEAD, _OF_STEP = 8.0, 4.0
 """Collectives of embedding, output layer and loss in a micro-batch under tensor parallelism, and those of a step:
 gradients, parameters, the gradients' norm, the loss. Counted in steps of the embedded engine (calls of
 torch.distributed with Megatron-Core 0.15.3); they count on a CPU, where each takes as long as a layer's."""
-_CALLS_OF_TP, _CALLS_OF_CP, _CALLS_OF_EP = 0.35, 0.6, 0.45
-"""Share by which a layer has more calls of torch where tensors, the context or experts are split: counted by torch's
-profiler in steps of the embedded engine. They count on a CPU, which computes nothing meanwhile."""
-CALLS_OF_LAYER = 139
-"""Calls of torch in a dense layer's forward pass, a third of those of both passes, counted so, too."""
-_CALLS_OF_EMBEDDING, _CALLS_OF_HEAD = 80, 242
-"""Calls of a micro-batch, both passes, counted so: of the first stage, and of output layer and loss."""
-_CALLS_OF_STEP, _CALLS_OF_TENSOR = 50, 26
-"""Calls of a step, counted so: of all, and of the optimizer for each tensor of a rank's parameters."""
-_CALLS_AGAIN = 1.44
-"""Share of a layer's forward calls that recomputing it makes, counted so: the state of random numbers is kept."""
+CALLS_OF_LAYER = 162
+"""Calls of a dense layer's forward pass on a CPU, which computes nothing meanwhile: a third of those of both passes.
+Counted in steps of the embedded engine: calls of torch by its profiler, and half as many as calls of Python functions,
+which take about half as long. So are all numbers of calls below."""
+_CALLS_OF_TP, _CALLS_OF_CP, _CALLS_OF_EP = 0.6, 0.6, 0.33
+"""Share by which a layer has more calls where tensors, the context or experts are split."""
+_CALLS_OF_EMBEDDING, _CALLS_OF_HEAD = 100, 366
+"""Calls of a micro-batch, both passes: of the first stage, and of output layer and loss."""
+_CALLS_OF_STEP, _CALLS_OF_TENSOR = 240, 53
+"""Calls of a step: of all of it, and of the optimizer for each tensor of a rank's parameters."""
+_CALLS_AGAIN = 2.0
+"""Forward calls of a layer that is recomputed, by those of a layer: the state of random numbers is kept, too."""
 _TENSORS, _TENSORS_OF_EXPERT, _TENSORS_OF_ENDS = (6, 5), 2, 3
 """Tensors of parameters: of a dense layer and of one with experts without these; of an expert; of embedding, last norm
 and output layer."""

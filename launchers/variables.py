@@ -94,8 +94,8 @@ def machine(e: Experiment, host: Host) -> Reasoned:
     if threads < every:
         reason += ", of which more threads than these make so small a micro-batch slower"
     env = {"OMP_NUM_THREADS": (str(threads), reason)}
-    if e.accelerator is None and (processes * threads >= host.cpu_count or host.ci):
-        env["OMP_WAIT_POLICY"] = ("PASSIVE", "no core is left over for threads that spin")
+    if e.accelerator is None and (processes * every >= host.cpu_count or host.ci):
+        env["OMP_WAIT_POLICY"] = ("PASSIVE", "threads that spin would take the cores of others")
     if e.nodes == 1:
         of_sockets = ("GLOO_SOCKET_IFNAME", *(() if e.accelerator is None else ("NCCL_SOCKET_IFNAME",)))
         env |= dict.fromkeys(of_sockets, ("lo", "on one machine the ranks listen to nobody outside"))

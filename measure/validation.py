@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from conf.machine import Training, Validation
+from conf.machine import Training, Validation, processes_of
 from measure.cases import COLLECTIVES, group_of
 from measure.rates import Numbers, Samples, left_out
 
@@ -19,7 +19,7 @@ def validations(samples: Samples, trainings: Sequence[Training]) -> Iterator[Val
     """Yield a row for trainings, products, attention and links."""
     known = [one for one in trainings if one.left_out_s]
     errors = np.array([abs(float(one.left_out_s or 0) / one.step_time_s - 1) for one in known])
-    processes = np.array([_processes(one) for one in known])
+    processes = np.array([processes_of(one) for one in known])
     if len(errors):
         yield _row("trainings", errors, OURS, "us")
         yield _row("trainings", errors, GUIDE, "guides of the field")
@@ -34,10 +34,6 @@ def validations(samples: Samples, trainings: Sequence[Training]) -> Iterator[Val
 def _row(of: str, errors: Numbers, target: float, wanted_by: str) -> Validation:
     middle, most = (float(f"{np.quantile(errors, share):.4g}") for share in (0.5, 0.9))
     return Validation(of, len(errors), middle, most, target, wanted_by)
-
-
-def _processes(training: Training) -> int:
-    return next(int(word.partition("=")[2]) for word in training.run if word.startswith("gpus_per_node="))
 
 
 def _of_kinds(samples: Samples, kinds: Sequence[str]) -> Iterator[Numbers]:
