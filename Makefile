@@ -122,10 +122,12 @@ test-wheel: $(VENV)/.dev
 	$(VENV)/bin/python -m pytest -m wheel --durations=5 tests/test_wheel.py
 
 # resumable, and at most MINUTES a call: make gpu-day MINUTES=9, again and again
+# by .venv where it is, else by the python3 that is here, as of a vendor's container: it installs nothing, and says what is missing
 DAY := gpu-day
 MINUTES := 30
-gpu-day: $(VENV)/.embedded
-	$(VENV)/bin/python benchmarks/gpu_day.py $(DAY) --minutes $(MINUTES) $(if $(TINY),--tiny)
+GPU_DAY_PYTHON := $(if $(wildcard $(VENV)/bin/python),$(VENV)/bin/python,$(PYTHON))
+gpu-day:
+	$(GPU_DAY_PYTHON) benchmarks/gpu_day.py $(DAY) --minutes $(MINUTES) $(if $(TINY),--tiny)
 
 # for tests/shell and tests/compare/test_browser.py (with the machine's chromium, else Playwright's): skipped by name where npm is not,
 # or what it needs cannot be reached

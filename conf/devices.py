@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 from dataclasses import replace
 from functools import cache
@@ -42,6 +43,14 @@ def silent_tools() -> tuple[str, ...]:
 def hidden_by() -> tuple[str, ...]:
     """Return every variable that a run on the CPU empties, so that no stack sees an accelerator."""
     return tuple(dict.fromkeys(variable for name in accelerators() for variable in vendor_of(name).visibility))
+
+
+def processor() -> str:
+    """Return the name of this machine's CPU as /proc/cpuinfo has it, else its architecture."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines() if cpuinfo.is_file() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
 
 
 def available_memory_bytes() -> int:

@@ -133,12 +133,10 @@ def read(path: Path) -> Machine:
         raise ConfigError(Problem(str(path), "no such file", hint="tprimat measure writes one"))
     with blamed(str(path), "cannot be used as a machine's figures"):
         values = dict(read_yaml.__wrapped__(path))  # anew: measure may have written it again
-        stated = values.pop("hash", None)
+        stated, version = values.pop("hash", None), values.get("version", VERSION)
+        if version != VERSION:  # before all else: its fields are others
+            raise ConfigError(Problem(str(path), "is of another version", str(version), str(VERSION), "measure again"))
         machine = msgspec.convert(values, Machine, strict=False)
-    if machine.version != VERSION:
-        raise ConfigError(
-            Problem(str(path), "is of another version", str(machine.version), str(VERSION), "measure again")
-        )
     if stated != _hash(msgspec.to_builtins(machine)):
         hint = "measure again, or estimate calibrate"
         raise ConfigError(Problem(str(path), "was changed after it was measured", str(stated), hint=hint))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from conf.arguments import JSON, OUTPUT, Arguments, Command, Key, between, experiment_keys, positive, program
+from conf.devices import processor
 from conf.errors import ConfigError, InputError, Main, Problem, command, writing
 from conf.load import load
 from conf.plain import plain
@@ -300,7 +301,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from estimate.figures import estimate
 
     terms, notes = terms_of(arguments, ()), list[str]()
-    own = _parameters(arguments["calibrated"]), _machine(arguments["machine"])
+    own = _parameters(arguments["calibrated"]), _machine(arguments["machine"], notes)
     result = estimate(_experiment(arguments.others, notes), *own)
     terms, notes = _with_hosts(arguments, terms, notes)
     if arguments.output is not None:
@@ -320,10 +321,14 @@ def _parameters(path: Path | None) -> Any:
     return None if path is None else read(path)
 
 
-def _machine(path: Path | None) -> Any:
+def _machine(path: Path | None, notes: list[str]) -> Any:
+    """Return the machine of a file, with a note where it is of another CPU than this one: an estimate may be for it."""
     from conf.machine import read
 
-    return None if path is None else read(path)
+    known = None if path is None else read(path)
+    if known and not known.accelerator and known.device != (here := processor()):
+        notes.append(f"machine: figures, and this estimate, are of {known.device} ({known.host}); here is {here}")
+    return known
 
 
 def _experiment(overrides: Sequence[str], notes: list[str]) -> Experiment:

@@ -62,8 +62,8 @@ MEASURE = Command(
 
 @command
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure. 0: machine.yaml is written; 1: a rank died, somebody ended it, or nothing was timed; 2: it cannot be
-    measured here."""
+    """Measure. 0: machine.yaml is written; 1: a rank or a training died, somebody ended it, or nothing was timed; 2: it
+    cannot be measured here."""
     given = MEASURE.parse(argv)
     size = given.words[0] if given.words else "quick"
     if len(given.words) > 1 or size not in SIZES:
@@ -123,10 +123,35 @@ def _join(scope: Scope, here: Devices, folder: Path, nodes: Nodes) -> int:
 
 
 def _beside(machine: Machine, baseline: Machine) -> Machine:
-    """Return the machine with its factors against a baseline."""
+    """Return the machine with its factors against a baseline, and why it has none of those that it lacks."""
     found = [*against(machine, baseline)]
-    unknown = {name: why for name, why in machine.unknown.items() if name not in {one.name for one in found}}
+    names, why = {one.name for one in found}, dict(_not_beside(machine, baseline))
+    unknown = {name: reason for name, reason in {**machine.unknown, **why}.items() if name not in names}
     return replace(machine, figures=(*machine.figures, *found), unknown=unknown)
+
+
+def _not_beside(machine: Machine, baseline: Machine) -> Iterator[tuple[str, str]]:
+    """Yield each factor against a baseline, and why there is none if there is none."""
+    of, both = f"the baseline, {baseline.device} of {baseline.date[:10]},", {"here": machine, "the baseline": baseline}
+    one_device = machine.ranks == 1
+    yield (
+        "fabric_factor",
+        "there is one device" if one_device else f"{of} shares no rate of a collective with this file",
+    )
+
+    def lacking(name: str) -> str:
+        return listed([who for who, one in both.items() if all(figure.name != name for figure in one.figures)])
+
+    throughput = f"no base_throughput was measured: {lacking('base_throughput')}"
+    of_kinds = f"{of} is {'a GPU, and here is a CPU' if baseline.accelerator else 'a CPU, and here is a GPU'}"
+    alike = machine.accelerator == baseline.accelerator
+    yield "vendor_factor", throughput if alike else of_kinds
+    if machine.device != baseline.device:
+        yield "power_cap", f"{of} is another device than {machine.device}"
+    elif without := lacking("power_limit"):
+        yield "power_cap", f"no limit of power is known: {without}"
+    else:
+        yield "power_cap", throughput if lacking("base_throughput") else f"{of} was under the same limit of power"
 
 
 def _text(machine: Machine, folder: Path) -> Iterator[str]:

@@ -19,7 +19,7 @@ from conf import devices
 from conf.arguments import OUTPUT
 from conf.errors import InputError, Problem, blamed, listed
 from conf.facts import named_by_driver
-from conf.frameworks import is_module
+from conf.frameworks import is_module, versions
 from conf.machine import VERSION, Figure, Machine
 from conf.plain import terminal
 from conf.threads import cores_here
@@ -37,6 +37,7 @@ from measure.standard import standard
 from measure.suspicious import suspicious
 from measure.validation import validations
 from parsers import marks
+from parsers.storage import RUN_FILE
 
 FILE, PAGE, SETTINGS, TODO, LOG = "machine.yaml", "machine.html", "settings.json", "todo.json", "measure.log"
 SIZES = {"quick": (5, 2.0), "full": (15, 10.0), "probe": (3, 0.5)}
@@ -91,18 +92,18 @@ def measured(  # noqa: PLR0913
 ) -> tuple[Machine, int]:
     """Measure what is left to do in a folder, on the first of `nodes`; return the machine by all that there is, and how
     the ranks ended."""
-    known, began = _planned(scope, folder), time.monotonic()
+    known, began = _planned(scope, here, folder), time.monotonic()
     once = [index for index, case in enumerate(known) if case.get("once")]
     left = visits(len(known), rounds, _done(folder, known), once=once)
     sustained = power.phases(scope, known) if (here.vendor or power.counter()) and not scope.probe else []
     runs, why = _trainings(scope)
-    ending, last = None, None
+    ending, last, failed = None, None, ""
     if left or scope.nodes > 1 or not power.done(folder, sustained):  # other nodes wait for this one
         limit = limit_s * (1 if not runs else OF_KERNELS_IN_FULL if scope.full else OF_KERNELS)
         work = {"cases": known, "visits": left, "phases": sustained, "limit_s": limit}
         ending = _run(scope, here, work, folder, nodes or Nodes())
     if runs and not (ending and (ending.exit_code or ending.signal_sent)):
-        last = trainings.run(folder, runs, began + limit_s, _said)
+        last, failed = trainings.run(folder, runs, began + limit_s, _said)
     machine = machine_of(scope, here, known, folder)
     missing = len(visits(len(known), rounds, _done(folder, known), once=once))
     every_visit = len(visits(len(known), rounds, {}, once=once))
@@ -110,8 +111,11 @@ def measured(  # noqa: PLR0913
     if why:
         machine = replace(machine, unknown={**machine.unknown, "trainings": why})
     every, last = [*trainings.done(folder, runs)], last or ending
-    machine = trainings.with_trainings(machine, every, len(runs), _ended(last, folder))
-    code = (last.exit_code or int(last.signal_sent is not None)) if last else 0
+    machine = trainings.with_trainings(machine, every, len(runs), failed or _ended(last, folder))
+    if failed:  # one that completed by its other seed, too
+        said = f"{len(every)} of {len(runs)} completed: {failed}"
+        machine = replace(machine, unknown={**machine.unknown, "trainings": said})
+    code = (last.exit_code or int(last.signal_sent is not None)) if last else int(bool(failed))
     return _judged(machine, scope, known, folder, sustained), code
 
 
@@ -176,20 +180,27 @@ def scope_of(here: Devices, ranks: int | None, size: str, nodes: int = 1) -> Sco
     return Scope(accelerator, count * nodes, cores, int(memory), full, model, probe, nodes)
 
 
-def _planned(scope: Scope, folder: Path) -> list[Case]:
+def _planned(scope: Scope, here: Devices, folder: Path) -> list[Case]:
     """Return the cases of the measurement in a folder, begun now or before. InputError: it is another one."""
-    path = folder / SETTINGS
+    path, hint = folder / SETTINGS, f"{OUTPUT} OTHER, or remove the folder"
     about = json.loads(json.dumps({**_plain(scope), "memory_bytes": None}))  # others use memory, too
     about |= {"version": VERSION}
+    own = {"host": platform.node(), "device": _device(here), "driver": here.driver, **versions(("torch",), None)}
     if path.is_file():
-        with blamed(str(path), "cannot be read"):
+        with blamed(str(path), "cannot be read", hint):
             before: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            known = list(before["cases"])
         if before.get("scope") != about:
             what = "holds another measurement, of other ranks, sizes or release"
-            raise InputError(Problem(OUTPUT, what, str(folder), hint=f"{OUTPUT} OTHER, or remove it"))
-        return list(before["cases"])
+            raise InputError(Problem(OUTPUT, what, str(folder), hint=hint))
+        theirs = {name: before.get(name) for name in own}
+        if other := [name for name in own if theirs[name] != own[name]]:
+            found, allowed = (listed([f"{name} {of[name] or 'unknown'}" for name in other]) for of in (theirs, own))
+            what = f"{folder} holds another measurement, of another {' and '.join(other)}"
+            raise InputError(Problem(OUTPUT, what, found, allowed, hint))
+        return known
     known = [*cases(scope)]
-    path.write_text(json.dumps({"scope": about, "cases": known}), encoding="utf-8")
+    path.write_text(json.dumps({"scope": about, **own, "cases": known}), encoding="utf-8")
     return known
 
 
@@ -258,7 +269,8 @@ def _done(folder: Path, known: Sequence[Case]) -> Mapping[tuple[int, int], bool]
 
 def samples_in(folder: Path, scope: Scope) -> Samples:
     """Return all samples of the measurement in a folder."""
-    return samples_of(_planned(scope, folder), [*_lines(folder)], scope.ranks)
+    known = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))["cases"]
+    return samples_of(known, [*_lines(folder)], scope.ranks)
 
 
 def _marked(folder: Path, kind: str) -> Mapping[str, Any]:
@@ -273,9 +285,9 @@ def machine_of(scope: Scope, here: Devices, known: Sequence[Case], folder: Path)
     samples = samples_of(known, lines, scope.ranks)
     return Machine(
         version=VERSION,
-        date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        date=_date(folder),
         host=platform.node(),
-        device=here.names[0] if here.names else _processor(),
+        device=_device(here),
         accelerator=scope.accelerator,
         ranks=scope.ranks,
         cores=scope.cores,
@@ -284,6 +296,17 @@ def machine_of(scope: Scope, here: Devices, known: Sequence[Case], folder: Path)
         figures=(*figures(samples), *_memory_figures(folder)),
         unknown={**_unknown(scope), **_skipped(samples.cases, lines), **_too_large(scope)},
     )
+
+
+def _date(folder: Path) -> str:
+    """Return when the last of what was measured in a folder was written; now, where nothing was."""
+    patterns = ("samples-*.jsonl", "phases-*.jsonl", f"{trainings.RUNS}/*/*/{RUN_FILE}")
+    ends = [path.stat().st_mtime for pattern in patterns for path in folder.glob(pattern)]
+    return datetime.fromtimestamp(max(ends, default=time.time()), timezone.utc).isoformat(timespec="seconds")
+
+
+def _device(here: Devices) -> str:
+    return here.names[0] if here.names else devices.processor()
 
 
 def _memory_figures(folder: Path) -> Iterator[Figure]:
@@ -327,22 +350,15 @@ def _not_there(machine: Machine, scope: Scope, limit: float | None) -> dict[str,
     if "clock" not in names:
         why = "torch reads them by nvidia-ml-py or amdsmi, which cannot be used here"
         found |= dict.fromkeys(("clock", "temperature"), why if scope.accelerator else "this machine has no GPU")
-    for name in ("communication_tp", "communication_pp"):
-        if name not in names:
-            found[name] = "no training completed that is split so, and one by data parallelism on as many processes"
+    why = "no training completed that is split so, and one by data parallelism on as many processes"
+    found |= dict.fromkeys(("communication_tp", "communication_pp"), why)
+    found["fabric_factor"] = "baseline= names the machine that links are set against"
+    found["vendor_factor"] = "baseline= names the machine that base_throughput is set against"
     if scope.ranks == 1:
-        found |= dict.fromkeys(("all_reduce_rate", "fabric_factor"), "there is one device")
-    else:
-        found["fabric_factor"] = "baseline= names the machine that links are set against"
+        of_several = ("communication_tp", "communication_pp", "all_reduce_rate", "fabric_factor")
+        found |= dict.fromkeys(of_several, "there is one device")
     found["power_cap"] = "baseline= names a measurement of this device under another limit: nothing here sets one"
     return {name: why for name, why in found.items() if name not in names}
-
-
-def _processor() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines() if cpuinfo.is_file() else []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())
 
 
 def _unknown(scope: Scope) -> dict[str, str]:

@@ -13,6 +13,7 @@ from statistics import median, pstdev
 from msgspec.structs import replace
 
 import parsers
+from conf.errors import some
 from conf.machine import Machine, Training
 from estimate import resident
 from estimate.of_machine import learned, trained
@@ -107,19 +108,26 @@ def overrides(ranks: int, full: bool, accelerator: bool = False) -> list[tuple[s
     return [run for run in known if any(f"gpus_per_node={count}" in run for count in range(1, ranks + 1))]
 
 
-def run(folder: Path, runs: Sequence[tuple[str, ...]], ends: float, say: Callable[[str], None]) -> Ending | None:
-    """Run trainings, those that are done excepted, all of them once, then again, until the monotonic time `ends` has
-    come or somebody ends it; return then how that one ended."""
+def run(
+    folder: Path, runs: Sequence[tuple[str, ...]], ends: float, say: Callable[[str], None]
+) -> tuple[Ending | None, str]:
+    """Run trainings, those that are done excepted, all of them once, then again, until less is left before the
+    monotonic time `ends` than the last one took, or somebody ends it. Return then how that one ended, and those that
+    failed, in words."""
+    failed, took_s = list[str](), 0.0
     for seed, (number, words) in product(SEEDS, enumerate(runs)):
-        if time.monotonic() > ends:
-            return None
+        if time.monotonic() + took_s > ends:
+            break
         say(f"measure: training {number + 1} of {len(runs)}, seed {seed}")
         argv = (sys.executable, "-m", "tensorprimat", "launch", *typed(folder, number, seed, words))
         plan = Plan(argv=argv, files={}, env={}, log=f"{RUNS}-{number:02}-{seed}.log")
         ending = execute(plan, folder, HANG_S, lambda line: True)
+        took_s = ending.wall_time_s
         if ending.signal_sent:
-            return ending
-    return None
+            return ending, ""
+        if ending.exit_code:
+            failed.append(f"training {number + 1} failed with exit code {ending.exit_code}, {plan.log} says of what")
+    return None, some(failed, between="; ")
 
 
 def typed(folder: Path, number: int, seed: int, words: tuple[str, ...]) -> tuple[str, ...]:

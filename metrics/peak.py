@@ -45,6 +45,16 @@ def with_machines(
     return replace(device, achievable_tflops={**device.achievable_tflops, **package}, achievable_note=note)
 
 
+def other_device(record: Record, machines: Sequence[Machine]) -> str:
+    """Return why none of the machines says what the record's device achieves; empty where one does, or none is
+    given."""
+    spelled = record.environment.get("device_name")
+    if not machines or any(machine.device == spelled for machine in machines):
+        return ""
+    given = ", ".join(dict.fromkeys(machine.device for machine in machines))
+    return f"machine= is of {given}, the run's device is {spelled or 'unknown: its record names none'}"
+
+
 def hardware_of(record: Record) -> str | None:
     """Return the name of the hardware: of `device_of`, else as requested or stated, else as the driver spells it."""
     device = device_of(record)

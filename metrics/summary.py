@@ -25,6 +25,7 @@ from metrics.peak import (
     design_power,
     device_of,
     impossible,
+    other_device,
     peak_tflops,
     utilisation,
     with_machines,
@@ -120,6 +121,9 @@ def _figures(
     device = with_machines(device_of(record), record, machines, ranks if isinstance(ranks, int) else 1)
     basis = Basis(record, step_times(record), facts, shape_from(facts), device, precision, _memory(record))
     figures = {name: metric(basis) for name, metric in METRICS.items()}
+    if unused := other_device(record, machines):
+        second = figures["mfu_achievable_percent"]
+        figures["mfu_achievable_percent"] = replace(second, note="; ".join(filter(None, (second.note, unused))))
     if record.provenance == "estimated" and not record.steps:
         figures |= {name: Quantity.from_json(entry) for name, entry in record.summary.items()}
     return _possible(basis, figures)

@@ -75,6 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     as_json = "--json" in typed.switches
     multirun = bool(typed.switches & {"-m", "--multirun"})
     requested = list(_requested(typed.rest, multirun=multirun))
+    if typed["machine"] and (away := [p for e in requested if not e.dry_run for p in _elsewhere(e)]):
+        raise ConfigError(*dict.fromkeys(away))
     dry, runs = [e for e in requested if e.dry_run], [e for e in requested if not e.dry_run and e.bundle is None]
     if dry:
         _show_plans(list(map(rehearsal, dry)), as_json, "--files" in typed.switches)
@@ -83,6 +85,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     if runs and typed["machine"]:
         _probe(typed["machine"])
     return run_all(runs, as_json, is_matrix=multirun) if runs else 0
+
+
+def _elsewhere(e: Experiment) -> Iterator[Problem]:
+    """Yield that a run starts on another box than this one, the only one that machine= can hold against its file."""
+    by = "bundle=" if e.bundle else f"cluster={e.cluster.name}" if e.cluster.job or e.cluster.kubernetes else ""
+    if by:
+        hint = f"without machine= here, and {program('check')} machine=FILE … on the node, as of a job before this one"
+        yield Problem(
+            "machine", f"is held against the box that launch runs on, and {by} starts the run elsewhere", hint=hint
+        )
 
 
 def _probe(path: Path) -> None:

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from conf import devices
 from conf.machine import read
+from conf.vendors import Devices
 from launchers.rank_modules import FOLDER, rank_module
 from launchers.variables import START
-from measure.cli import main
+from measure import session, trainings
+from measure.cases import Case, Scope
+from measure.cli import _beside, main
 from measure.trainings import SEEDS, WARM_UP, done, overrides, run
 from parsers import read as read_run
 from tests.drills import PATIENCE_S, free_port, started_processes, wait_until
@@ -264,6 +271,102 @@ def test_a_folder_of_another_measurement_is_refused(tmp_path: Path, capsys: pyte
     (tmp_path / "settings.json").write_text(json.dumps({"scope": {"ranks": 8}, "cases": []}), encoding="utf-8")
     assert main(["ranks=2", "-o", str(tmp_path)]) == 2
     assert "holds another measurement" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"host": "elsewhere"}, ("of another host", "host elsewhere", f"host {platform.node()}")),
+        ({"device": "AMD EPYC 9654"}, ("of another device", "device AMD EPYC 9654", f"device {devices.processor()}")),
+        ({"torch": None, "driver": "570.86"}, ("of another driver and torch", "driver 570.86, torch unknown")),
+    ],
+)
+def test_a_folder_of_another_machine_is_refused_and_both_are_named(
+    changed: dict[str, str | None], said: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _begun(tmp_path)
+    path = tmp_path / "settings.json"
+    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), **changed}), encoding="utf-8")
+    assert main(["probe", "ranks=1", "-o", str(tmp_path)]) == 2
+    err = capsys.readouterr().err
+    assert all(text in err for text in said)
+
+
+def _begun(folder: Path) -> tuple[Scope, Devices, list[Case]]:
+    """Begin a probe of one rank in a folder; return its scope, devices and cases."""
+    here, _ = session.usable(devices.find())
+    scope = session.scope_of(here, 1, "probe")
+    return scope, here, session._planned(scope, here, folder)
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", "[1, 2]", "{", '"cases"'])
+def test_settings_that_are_none_are_refused(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "settings.json").write_text(text, encoding="utf-8")
+    assert main(["probe", "ranks=1", "-o", str(tmp_path)]) == 2
+    err = capsys.readouterr().err
+    assert "settings.json: cannot be read" in err and "remove the folder" in err
+
+
+def test_the_date_is_that_of_the_last_sample_however_often_it_is_called(tmp_path: Path) -> None:
+    scope, here, known = _begun(tmp_path)
+    (tmp_path / "samples-0.jsonl").touch()
+    os.utime(tmp_path / "samples-0.jsonl", (0, 86400))
+    assert session.machine_of(scope, here, known, tmp_path).date == "1970-01-02T00:00:00+00:00"
+
+
+def test_what_is_unknown_says_why(tmp_path: Path) -> None:
+    scope, here, known = _begun(tmp_path)
+    alone = session._judged(session.machine_of(scope, here, known, tmp_path), scope, known, tmp_path, [])
+    for name in ("communication_tp", "communication_pp", "fabric_factor", "all_reduce_rate"):
+        assert alone.unknown[name] == "there is one device"
+    assert alone.unknown["vendor_factor"].startswith("baseline= names")
+    two = replace(alone, ranks=2)
+    beside, other = _beside(two, alone).unknown, _beside(two, replace(alone, device="H100", accelerator=True)).unknown
+    assert "shares no rate of a collective" in beside["fabric_factor"]
+    assert beside["vendor_factor"] == "no base_throughput was measured: here, the baseline"
+    assert beside["power_cap"] == "no limit of power is known: here, the baseline"
+    assert "is a GPU, and here is a CPU" in other["vendor_factor"]
+    assert "is another device than" in other["power_cap"]
+
+
+def test_a_training_that_fails_is_named_and_none_begins_without_its_time(tmp_path: Path) -> None:
+    said = list[str]()
+    ended, failed = run(tmp_path, [("model=none",), ("model=none",)], time.monotonic() + 0.5, said.append)
+    assert ended is None
+    assert len(said) == 1  # a launch takes longer than what was left
+    assert failed == "training 1 failed with exit code 2, trainings-00-1234.log says of what"
+
+
+def test_a_training_that_fails_is_in_the_file_s_reasons_and_measure_did_not_succeed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, _ = session.usable(devices.find())
+    monkeypatch.setattr(session, "_run", lambda *_: None)  # no kernels
+    monkeypatch.setattr(session, "_trainings", lambda scope: ([("model=none",)], ""))
+    machine, code = session.measured(session.scope_of(here, 1, "quick"), here, tmp_path, 1, 0.5)
+    assert code == 1
+    assert machine.unknown["trainings"].startswith("0 of 1 completed: training 1 failed with exit code 2, ")
+
+
+def test_a_training_whose_rank_is_killed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainings, "STEPS", 2000)  # it has not ended before it is killed
+    logs = (tmp_path / "trainings").glob
+    killed = list[int]()
+
+    def kill() -> None:
+        wait_until(
+            lambda: any("[tprimat] step" in one.read_text("utf-8") for one in logs("*/*/train.log")), "steps", 120
+        )
+        ranks = [pid for pid, command in started_processes().items() if "engine.py" in command]
+        killed.append(max(ranks))
+        os.kill(max(ranks), signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    ended, failed = run(tmp_path, overrides(1, full=False)[:1], time.monotonic() + 1.0, print)
+    killer.join()
+    assert killed and ended is None
+    assert failed.startswith("training 1 failed with exit code 1, ")
 
 
 def test_two_nodes_measure_together_and_their_network_is_told_from_their_own_links(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from msgspec.structs import replace as with_values
 from conf import load_experiment
 from conf.errors import ConfigError
 from conf.machine import VERSION, Factor, Figure, Machine, Training, read, write
+from estimate import cli
 from estimate.experiment import columns_of
 from estimate.figures import estimate
 from estimate.fitted import shipped
@@ -175,6 +176,9 @@ def test_a_file_is_read_as_it_was_written_and_refused_when_it_was_changed(tmp_pa
     wrong = {
         "was changed after it was measured": text.replace("AMD EPYC", "AMD EPYC 2"),
         "of another version": text.replace(f"version: {VERSION}", "version: 99"),
+        "version\n    found: 4\n    allowed: 5": text.replace(f"version: {VERSION}", "version: 4").replace(
+            "cores:", "no:"
+        ),
         "is not valid YAML": "[",
         "is not a mapping": "- version: 1",
         "cannot be used as a machine": text.replace("accelerator: false", "accelerator: maybe"),
@@ -290,6 +294,21 @@ def test_the_figures_of_another_machine_are_refused() -> None:
         estimate(e, machine=machine())
     gpu = machine("NVIDIA H100 80GB HBM3", accelerator=True)
     assert estimate(e, machine=gpu).jobs.peak_bf16_flops[0] == pytest.approx(RATE, rel=1e-6)
+
+
+def test_an_estimate_by_the_file_of_another_cpu_names_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, note = tmp_path / "machine.yaml", "are of AMD EPYC"
+    write(path, machine())
+    words = ["platform=cpu", "model=llama_tiny", f"machine={path}"]
+    monkeypatch.setattr(cli, "processor", lambda: "Xeon of here")
+    assert cli.main(words) == 0
+    out = capsys.readouterr().out
+    assert note in out and "here is Xeon of here" in out
+    monkeypatch.setattr(cli, "processor", lambda: machine().device)
+    assert cli.main(words) == 0
+    assert note not in capsys.readouterr().out
 
 
 TRUTH = {"host.cpu": 1.6, "collective_latency": 1.6, "traffic": 1.2}
