@@ -42,7 +42,7 @@ MEASURE = Command(
     keys=(
         Key(
             "ranks",
-            "GPUs, or processes of a CPU, of each node (default: all, two a core)",
+            "GPUs, or processes of a CPU, of each node (default: all; two a core, 8 at most)",
             positive_integer,
             None,
             "4",

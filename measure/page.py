@@ -134,6 +134,7 @@ def _maps(samples: Samples) -> Iterator[Chart]:
             (case["m"], case["n"], case["k"]): flops_of(case) / seconds
             for case, seconds in zip(samples.cases, medians, strict=True)
             if case["kind"] == "gemm" and case["dtype"] == dtype and case["ranks"] == 1 and np.isfinite(seconds)
+            if "layer" not in case  # of a model, and of no grid
         }
         if rates:
             yield _map(precision, rates)

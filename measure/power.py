@@ -58,9 +58,10 @@ def phases(scope: Scope, known: Sequence[Case]) -> list[dict[str, Any]]:
     seconds = 15.0 if scope.full else 6.0
     all_ranks = [case for case in known if case["ranks"] == scope.ranks]
     dtype = "bfloat16" if scope.accelerator else "float32"
-    products = [case for case in all_ranks if case["kind"] == "gemm" and case["dtype"] == dtype]
+    own = [case for case in all_ranks if case["dtype"] == dtype]
+    products = [case for case in own if case["kind"] == "gemm" and "layer" not in case]
     largest = max(products, key=lambda case: case["m"] * case["n"] * case["k"], default=None)
-    triad = next((case for case in all_ranks if case["kind"] == "triad" and case["dtype"] == dtype), None)
+    triad = next((case for case in own if case["kind"] == "triad"), None)
     step = next((case for case in all_ranks if case["kind"] == "jitter"), None)
     found: list[dict[str, Any]] = [{"phase": "idle", "share": 0.0, "case": triad}]
     found += [{"phase": f"products {share:.0%}", "share": share, "case": largest} for share in _SHARES]

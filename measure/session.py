@@ -31,8 +31,8 @@ from launchers.runner import Ending, execute
 from launchers.variables import START, ranks_of_node
 from measure import power, trainings
 from measure.cases import Case, Scope, cases, too_large, visits
-from measure.parameters import parameters
-from measure.rates import Samples, figures, samples_of
+from measure.parameters import parameters, shares_of
+from measure.rates import Samples, figures, incomplete, samples_of
 from measure.standard import standard
 from measure.suspicious import suspicious
 from measure.validation import validations
@@ -44,7 +44,8 @@ SIZES = {"quick": (5, 2.0), "full": (15, 10.0), "probe": (3, 0.5)}
 OF_KERNELS, OF_KERNELS_IN_FULL = 0.4, 0.33
 """Share of the time after which kernels and links end, for the trainings to have the rest: `full` runs 18 of them
 twice."""
-MOST_RANKS, SHARE_OF_MEMORY = 64, 0.5
+MOST_RANKS, USUAL_RANKS, SHARE_OF_MEMORY = 64, 8, 0.5
+"""Processes of a CPU that may be asked for; the most without ranks=, of which two minutes are enough for every pair."""
 
 PROBE = "probe"
 
@@ -150,10 +151,11 @@ def _judged(
     samples = samples_of(known, lines, scope.ranks)
     limit = _limit_w(scope, machine)
     watts = power.figures(folder, sustained, limit, scope.node_ranks)
-    found = [*parameters(machine, known, lines), *watts]
+    peaks = _peaks(machine)
+    found = [*parameters(machine, known, lines), *shares_of(machine, peaks), *watts]
     machine = replace(machine, figures=(*machine.figures, *found))
     machine = replace(machine, unknown={**machine.unknown, **_not_there(machine, scope, limit)})
-    warnings = tuple(suspicious(machine, samples, _peaks(machine)))
+    warnings = tuple(suspicious(machine, samples, peaks))
     return replace(machine, validation=tuple(validations(samples, machine.trainings)), warnings=warnings)
 
 
@@ -165,7 +167,7 @@ def scope_of(here: Devices, ranks: int | None, size: str, nodes: int = 1) -> Sco
             Problem("measure", "torch is not installed here", hint="make install, or a vendor's container")
         )
     cores = cores_here()
-    most = here.count or min(MOST_RANKS, 2 * cores)
+    most = here.count or min(USUAL_RANKS, 2 * cores)
     if ranks is not None and ranks > (here.count or MOST_RANKS):
         raise InputError(Problem("ranks", "more than there are", str(ranks), f"1 to {here.count or MOST_RANKS}"))
     count = ranks or most
@@ -282,7 +284,7 @@ def machine_of(scope: Scope, here: Devices, known: Sequence[Case], folder: Path)
         nodes=scope.nodes,
         facts={**_marked(folder, "facts"), "driver": here.driver},
         figures=(*figures(samples), *_memory_figures(folder)),
-        unknown={**_unknown(scope), **_skipped(samples.cases, lines), **_too_large(scope)},
+        unknown={**_unknown(scope), **_skipped(samples, lines), **_too_large(scope)},
     )
 
 
@@ -327,6 +329,10 @@ def _not_there(machine: Machine, scope: Scope, limit: float | None) -> dict[str,
     if "clock" not in names:
         why = "torch reads them by nvidia-ml-py or amdsmi, which cannot be used here"
         found |= dict.fromkeys(("clock", "temperature"), why if scope.accelerator else "this machine has no GPU")
+    no_sheet = f"no data sheet of {machine.device} is known" if scope.accelerator else "no data sheet of a CPU is used"
+    found["peak_share"] = no_sheet
+    found["base_throughput"] = "no round timed all steps of the standard model by one rank alone"
+    found["base_utilisation"] = "it follows from base_throughput and gemm_best of one rank, of which one is missing"
     for name in ("communication_tp", "communication_pp"):
         if name not in names:
             found[name] = "no training completed that is split so, and one by data parallelism on as many processes"
@@ -360,10 +366,11 @@ def _described(case: Case) -> str:
     return " ".join(f"{k}={v}" for k, v in case.items() if k not in ("least_s", "model", "parameters", "flops"))
 
 
-def _skipped(known: Sequence[Case], lines: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the cases that torch refused, with its reason."""
+def _skipped(samples: Samples, lines: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the cases that torch refused, with its reason, and the figures for which there was too little time."""
     refused = {line["case"]: str(line.get("error")) for line in lines if line["seconds"] is None}
-    return {_described(known[i]): why for i, why in refused.items()}
+    cut = incomplete(samples, refused)
+    return {**cut, **{_described(samples.cases[i]): why for i, why in refused.items()}}
 
 
 def _plain(value: object) -> Any:
