@@ -22,6 +22,7 @@ from conf.facts import named_by_driver
 from conf.frameworks import is_module
 from conf.machine import VERSION, Figure, Machine
 from conf.plain import terminal
+from conf.schema import Hardware
 from conf.threads import cores_here
 from conf.vendors import Devices, output, vendor_of
 from launchers.plan import Plan
@@ -47,6 +48,8 @@ twice."""
 MOST_RANKS, USUAL_RANKS, SHARE_OF_MEMORY = 64, 8, 0.5
 """Processes of a CPU that may be asked for; the most without ranks=, of which two minutes are enough for every pair."""
 
+PAUSE_S = 3.0
+"""Between the rounds of a probe: within seconds, other programs slow down all of them or none."""
 PROBE = "probe"
 
 
@@ -151,11 +154,12 @@ def _judged(
     samples = samples_of(known, lines, scope.ranks)
     limit = _limit_w(scope, machine)
     watts = power.figures(folder, sustained, limit, scope.node_ranks)
-    peaks = _peaks(machine)
+    device = named_by_driver(machine.device) if machine.accelerator else None
+    peaks, bandwidth = _peaks(device)
     found = [*parameters(machine, known, lines), *shares_of(machine, peaks), *watts]
     machine = replace(machine, figures=(*machine.figures, *found))
     machine = replace(machine, unknown={**machine.unknown, **_not_there(machine, scope, limit)})
-    warnings = tuple(suspicious(machine, samples, peaks))
+    warnings = tuple(suspicious(machine, samples, peaks, bandwidth))
     return replace(machine, validation=tuple(validations(samples, machine.trainings)), warnings=warnings)
 
 
@@ -199,7 +203,7 @@ def _run(scope: Scope, here: Devices, work: Mapping[str, Any], folder: Path, nod
     """Run the work that is left, on all ranks, while power is sampled."""
     counters = [str(zone) for zone in power.zones(rapl)] if (rapl := power.counter()) else None
     todo = {"accelerator": scope.accelerator, "cores": scope.cores, "counters": counters, **work}
-    todo["engine"] = not scope.probe
+    todo |= {"engine": not scope.probe, "pause_s": PAUSE_S if scope.probe else 0.0}
     (folder / TODO).write_text(json.dumps(todo), encoding="utf-8")
     return _ranks(scope, here, folder, nodes, LOG)
 
@@ -310,11 +314,14 @@ def _limit_w(scope: Scope, machine: Machine) -> float | None:
     return sum(limits) / len(limits) if limits else None
 
 
-def _peaks(machine: Machine) -> Mapping[str, float]:
-    """Return the FLOP/s of the data sheet of a GPU by precision, of one device as software sees it."""
-    device = named_by_driver(machine.device) if machine.accelerator else None
-    shown = device.peak_dense_tflops if device else {}
-    return {name: 1e12 * value / (device.devices_per_package if device else 1) for name, value in shown.items()}
+def _peaks(device: Hardware | None) -> tuple[Mapping[str, float], float | None]:
+    """Return FLOP/s by precision and bytes/s of memory as the data sheet of a GPU says, of one device as software sees
+    it."""
+    if not device:
+        return {}, None
+    own, bytes_s = 1e12 / device.devices_per_package, device.memory_bandwidth_tb_s
+    peaks = {name: own * value for name, value in device.peak_dense_tflops.items()}
+    return peaks, own * bytes_s if bytes_s else None
 
 
 def _not_there(machine: Machine, scope: Scope, limit: float | None) -> dict[str, str]:
@@ -331,7 +338,8 @@ def _not_there(machine: Machine, scope: Scope, limit: float | None) -> dict[str,
         found |= dict.fromkeys(("clock", "temperature"), why if scope.accelerator else "this machine has no GPU")
     no_sheet = f"no data sheet of {machine.device} is known" if scope.accelerator else "no data sheet of a CPU is used"
     found["peak_share"] = no_sheet
-    found["base_throughput"] = "no round timed all steps of the standard model by one rank alone"
+    no_step = "no round timed all steps of the standard model by one rank alone"
+    found["base_throughput"] = no_step if scope.standard else "a probe does not run the standard model"
     found["base_utilisation"] = "it follows from base_throughput and gemm_best of one rank, of which one is missing"
     for name in ("communication_tp", "communication_pp"):
         if name not in names:

@@ -42,7 +42,7 @@ def seconds_of(case: Case) -> float:
     if case["kind"] == "gemm":
         m, n, k = (float(case[name]) for name in "mnk")
         return LAUNCH + 2 * m * n * k * (1 + ROWS / m + WIDTH / n + WIDTH / k) / RATE
-    if "bytes" in case and case["kind"] != "overlap":
+    if "bytes" in case and case["kind"] not in ("overlap", "save", "load"):
         ranks = group_of(case)
         share = {"all_reduce": 2 * (ranks - 1) / ranks, "send": 1.0}
         latency = LATENCY * (1 if ranks == case["ranks"] else BESIDE)
