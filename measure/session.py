@@ -334,7 +334,7 @@ def _not_there(machine: Machine, scope: Scope, limit: float | None) -> dict[str,
     elif limit is None:
         found["power_share"] = "no tool states the limit of power"
     if "clock" not in names:
-        why = "torch reads them by nvidia-ml-py or amdsmi, which cannot be used here"
+        why = "neither torch, by nvidia-ml-py or amdsmi, nor the vendor's tool reports them here"
         found |= dict.fromkeys(("clock", "temperature"), why if scope.accelerator else "this machine has no GPU")
     no_sheet = f"no data sheet of {machine.device} is known" if scope.accelerator else "no data sheet of a CPU is used"
     found["peak_share"] = no_sheet

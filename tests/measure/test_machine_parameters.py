@@ -186,6 +186,27 @@ def test_clocks_that_fall_under_load_are_named(tmp_path: Path) -> None:
     assert "throttled" in said
 
 
+def test_clocks_that_ranks_cannot_read_are_those_of_the_vendor_s_tool(tmp_path: Path) -> None:
+    (tmp_path / "phases-0.jsonl").write_text(phase("memory-bound", 110))
+    samples = [
+        {
+            "monotonic_s": 110.2 + second,
+            "device": device,
+            "power_w": 600.0,
+            "clock_mhz": clock,
+            "temperature_c": degrees,
+        }
+        for second in range(-5, 6)
+        for device, clock, degrees in ((0, 1980 if second else 210, 60 + second), (1, 1410, None))
+    ]
+    (tmp_path / FILE).write_text("\n".join(map(json.dumps, samples)))
+    found = {one.name: one for one in power.figures(tmp_path, [{"phase": "memory-bound"}], None)}
+    assert (found["clock"].value, found["temperature"].value) == (1.41e9, 65)
+    assert "vendor's tool" in found["clock"].formula
+    (tmp_path / FILE).write_text("\n".join(json.dumps({**one, "clock_mhz": None}) for one in samples[::2]))
+    assert {one.name for one in power.figures(tmp_path, [{"phase": "memory-bound"}], None)} == {"power", "temperature"}
+
+
 def test_the_processor_s_own_counter_is_read_also_where_it_begins_again(tmp_path: Path) -> None:
     for number, (joules, watts_limit) in enumerate(((10, 200), (250, 150), (300, 400))):
         zone = tmp_path / f"intel-rapl:{number}"
