@@ -39,8 +39,10 @@ def against(reference: Machine, here: Machine) -> Iterator[Problem]:
             share = f"{one.value / before.value:.0%} of the {before.value:.4g} {one.unit} of {reference.date[:10]}"
             cause = "a link at half rate" if least == HALF else "clocks or power are capped, heat, or others use it"
             yield Problem(" ".join(map(str, _key(one))), f"is {share}", f"{one.value:.4g} {one.unit}", hint=cause)
+    # slower than its neighbours, or a pair than others; a CPU's ranks have no core of their own, only what others leave
+    sick = ("rank", "node") if here.accelerator else ("node",)
     for warning in here.warnings:
-        if warning.startswith(("rank", "node")):  # slower than its neighbours, or a pair than others
+        if warning.startswith(sick):
             yield Problem("machine", warning)
 
 

@@ -59,6 +59,9 @@ def test_a_box_that_is_slower_or_has_a_link_at_half_rate_is_refused_and_a_sound_
     slow = "rank 2 takes 1.10 times as long as the median rank for the same products"
     (neighbour,) = box.against(reference, replace(reference, warnings=(slow, "products took longer")))
     assert neighbour.what == slow
+    cpu = replace(reference, accelerator=False)
+    assert not [*box.against(cpu, replace(cpu, warnings=(slow,)))]  # whose ranks move between cores
+    assert [*box.against(cpu, replace(cpu, warnings=("node 1 takes 1.10 times as long as the fastest",)))]
 
 
 @cache
