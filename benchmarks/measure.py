@@ -17,7 +17,6 @@ import random
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
@@ -96,7 +95,6 @@ def main() -> None:
         names = sorted(RUNS)
         for turn in range(given.rounds):
             if turn == given.rounds // 2 and given.machine is None:
-                time.sleep(60 if turn else 0)  # measure warns of the last minute's load, which was our own
                 run("-m", "measure", "full", "ranks=4", "-o", str(machines[0].parent))
             for name in random.Random(turn).sample(names, len(names)):
                 print(f"\r{name:<24}", end="", file=sys.stderr)

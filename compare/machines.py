@@ -16,6 +16,7 @@ _NEITHER = (
     "clock",
     "temperature",
     "attention_backward",
+    "roofline_knee",
     "gemm_rows",
     "gemm_width",
     "attention_tokens",

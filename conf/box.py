@@ -35,12 +35,14 @@ def against(reference: Machine, here: Machine) -> Iterator[Problem]:
         before = known.get(_key(one))
         if before is None or before.interval is None or (least := _least(one)) is None:
             continue
-        if _high(one) < least * before.interval[0]:
+        if _high(one, before) < least * before.interval[0]:
             share = f"{one.value / before.value:.0%} of the {before.value:.4g} {one.unit} of {reference.date[:10]}"
             cause = "a link at half rate" if least == HALF else "clocks or power are capped, heat, or others use it"
             yield Problem(" ".join(map(str, _key(one))), f"is {share}", f"{one.value:.4g} {one.unit}", hint=cause)
+    # slower than its neighbours, or a pair than others; a CPU's ranks have no core of their own, only what others leave
+    sick = ("rank", "node") if here.accelerator else ("node",)
     for warning in here.warnings:
-        if warning.startswith(("rank", "node")):  # slower than its neighbours, or a pair than others
+        if warning.startswith(sick):
             yield Problem("machine", warning)
 
 
@@ -50,10 +52,13 @@ def _key(one: Figure) -> tuple[object, ...]:
 
 def _least(one: Figure) -> float | None:
     """Return the share of the reference's rate that is the least; None of a figure that tells nothing of a sick box."""
-    if one.name in ("gemm_best", "triad_rate"):
+    if one.name in ("gemm_probed", "triad_rate"):
         return 1 - SLOWER
     return HALF if one.name in ("send_rate", "all_reduce_rate") else None
 
 
-def _high(one: Figure) -> float:
-    return one.interval[1] if one.interval else one.value
+def _high(one: Figure, before: Figure) -> float:
+    """Return the upper end of a figure, at least as far from it as the reference's: a probe's few rounds are of some
+    seconds, and spread less than the machine does."""
+    own = one.interval[1] if one.interval else one.value
+    return max(own, one.value * before.interval[1] / before.value) if before.interval else own

@@ -27,6 +27,27 @@ DTYPES = {
 BACKENDS = {True: ("flash", "efficient", "cudnn", "math"), False: ("flash", "math")}
 """Kernels of torch's scaled_dot_product_attention, on a GPU and on a CPU."""
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+PROBED = {True: 4096, False: 512}
+"""Rows, columns and depth of the product that quick, full and probe all have, of a GPU and of a CPU: what a box is
+checked by has to be of one size."""
+LAYERS: Mapping[bool, Mapping[str, tuple[int, int, int]]] = {
+    True: {
+        "qkv": (2048, 6144, 4096),
+        "projection": (2048, 4096, 4096),
+        "fc1": (2048, 28672, 4096),
+        "fc2": (2048, 4096, 14336),
+        "output": (2048, 128256, 4096),
+    },
+    False: {
+        "qkv": (256, 256, 128),
+        "projection": (256, 128, 128),
+        "fc1": (256, 704, 128),
+        "fc2": (256, 128, 352),
+        "output": (256, 512, 128),
+    },
+}
+"""Products of a layer of Llama 3.1 8B, of 2,048 tokens, on a GPU, and of llama_tiny, of 256 tokens, on a CPU
+(conf/model): fc1 has gate and up; no number of tokens is one of the grid's, so that none is timed twice."""
 STEPS_OF_JITTER = 100
 _LEAST_S = 2e-3  # a timing of many calls
 _LEAST_OF_MORE_S = 25e-3
@@ -176,7 +197,7 @@ def _all(scope: Scope) -> Iterator[Case]:
 
 def _of_a_probe(scope: Scope) -> Iterator[Case]:
     """Yield products, copies and links of all ranks at once, and each pair."""
-    dtype = "bfloat16" if scope.accelerator else "float32"
+    dtype = _usual(scope)
     for case in (*_kernels(scope), *_links(scope)):
         if case["kind"] == "send" or case["ranks"] == scope.ranks:
             known = case["dtype"] == dtype and case["kind"] in ("gemm", "triad")
@@ -201,12 +222,7 @@ def visits(
 def _kernels(scope: Scope) -> Iterator[Case]:
     for ranks, dtype in product(scope.counts, _dtypes(scope)):
         common = {"dtype": dtype, "ranks": ranks, "least_s": scope.least_s(ranks)}
-        for m, n, k in _products(scope):
-            yield {"kind": "gemm", **common, "m": m, "n": n, "k": k}
-            if scope.accelerator and dtype == "float32":
-                yield {"kind": "gemm", **common, "dtype": "tf32", "m": m, "n": n, "k": k}
-            if scope.accelerator and dtype == "bfloat16":
-                yield {"kind": "gemm", **common, "dtype": "fp8", "m": m, "n": n, "k": k}
+        yield from (common | case for case in _dense(scope, dtype))
         yield from (case | common for case in _attention(scope))
         yield from (case | common for case in _memory_bound(scope))
         sizes = dict.fromkeys("mnk", 4096) if scope.accelerator else GROUPED
@@ -226,6 +242,16 @@ def _kernels(scope: Scope) -> Iterator[Case]:
             yield {"kind": "thread_launches", **common, "least_s": _LEAST_OF_WAKING_S}
 
 
+def _dense(scope: Scope, dtype: str) -> Iterator[dict[str, Any]]:
+    """Yield products over the grid, in the matrix units' own precision, too, and those of a model's layers."""
+    more = {"float32": ("tf32",), "bfloat16": ("fp8",)}.get(dtype, ()) if scope.accelerator else ()
+    for (m, n, k), one in product(_products(scope), (dtype, *more)):
+        yield {"kind": "gemm", "dtype": one, "m": m, "n": n, "k": k}
+    if dtype == _usual(scope) and not scope.probe:
+        for layer, (m, n, k) in LAYERS[scope.accelerator].items():
+            yield {"kind": "gemm", "dtype": dtype, "layer": layer, "m": m, "n": n, "k": k}
+
+
 def _attention(scope: Scope) -> Iterator[dict[str, Any]]:
     """Yield attention forward, and with both passes unless that takes longer than all the rest. length, keys: four
     times the queries, and the keys, of a block, which a CPU computes whole."""
@@ -239,12 +265,14 @@ def _attention(scope: Scope) -> Iterator[dict[str, Any]]:
 
 
 def _ways_of_attention(scope: Scope) -> Iterator[Case]:
-    """Yield attention of one rank by each kernel of torch, with few and many heads, causal and not."""
-    common = {"kind": "sdpa", "ranks": 1, "least_s": scope.least_s(1), "batch": 1}
-    sizes = {"seq": 4096 if scope.accelerator else 256, "channels": _channels(scope)[-1]}
-    ways = product(_dtypes(scope), BACKENDS[scope.accelerator], (8, 32), (1, 0))
-    for dtype, backend, heads, causal in ways:
-        yield {**common, **sizes, "dtype": dtype, "backend": backend, "heads": heads, "causal": causal}
+    """Yield attention of one rank by each kernel of torch, with few and many heads, causal and not, in full of two
+    lengths."""
+    common = {"kind": "sdpa", "ranks": 1, "least_s": scope.least_s(1), "batch": 1, "channels": _channels(scope)[-1]}
+    longest = 4096 if scope.accelerator else 256
+    lengths = (longest, longest // 2) if scope.full else (longest,)
+    ways = product(lengths, _dtypes(scope), BACKENDS[scope.accelerator], (8, 32), (1, 0))
+    for seq, dtype, backend, heads, causal in ways:
+        yield {**common, "seq": seq, "dtype": dtype, "backend": backend, "heads": heads, "causal": causal}
 
 
 def _products(scope: Scope) -> Iterator[tuple[int, int, int]]:
@@ -252,6 +280,10 @@ def _products(scope: Scope) -> Iterator[tuple[int, int, int]]:
     sizes = (256, 1024, 4096, 8192) if scope.accelerator else (32, 128, 512, 1024)
     more = sizes if scope.full else sizes[:-1]
     yield from product(more, more, more)
+
+
+def _usual(scope: Scope) -> str:
+    return "bfloat16" if scope.accelerator else "float32"
 
 
 def _dtypes(scope: Scope) -> tuple[str, ...]:
@@ -326,7 +358,8 @@ def _links(scope: Scope) -> Iterator[Case]:
             yield {"kind": kind, **common, "ranks": ranks, "bytes": 1 << power}
             for group in _groups(scope) if ranks == scope.node_ranks else ():
                 yield {"kind": kind, **common, "ranks": ranks, "group": group, "bytes": 1 << power}
-        m = 4096 if scope.accelerator else 512
-        yield {"kind": "overlap", **common, "ranks": ranks, "bytes": 1 << (most - 4), "m": m, "n": m, "k": m}
+        sizes = {"bytes": 1 << (26 if scope.accelerator else 22), **dict.fromkeys("mnk", PROBED[scope.accelerator])}
+        # both are timed alone, too
+        yield {"kind": "overlap", **common, "dtype": _usual(scope), "ranks": ranks, **sizes}
     for pair, power in product(scope.pairs, powers):
         yield {"kind": "send", **common, "ranks": 2, "pair": list(pair), "bytes": 1 << power}

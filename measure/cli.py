@@ -20,7 +20,7 @@ from conf.locks import lock_of, take
 from conf.machine import Machine, write
 from conf.vendors import Devices
 from measure.cases import Scope
-from measure.page import page
+from measure.page import page, unknown
 from measure.parameters import against
 from measure.session import FILE, LOG, PAGE, SIZES, Nodes, joined, measured, refuse_busy, samples_in, scope_of, usable
 from metrics.quantity import shown
@@ -42,7 +42,7 @@ MEASURE = Command(
     keys=(
         Key(
             "ranks",
-            "GPUs, or processes of a CPU, of each node (default: all, two a core)",
+            "GPUs, or processes of a CPU, of each node (default: all; two a core, 8 at most)",
             positive_integer,
             None,
             "4",
@@ -168,6 +168,6 @@ def _text(machine: Machine, folder: Path) -> Iterator[str]:
         met = "met" if row.met else "not met"
         errors = f"median error {row.median:.1%}, 90th percentile {row.percentile_90:.1%} of {row.runs}"
         yield f"  {row.of}, each predicted by the others: {errors}; wanted {row.target:.0%} ({row.wanted_by}): {met}"
-    yield from (f"unknown: {name}: {why}" for name, why in machine.unknown.items())
+    yield from (f"unknown: {line}" for line in unknown(machine))
     yield from (f"warning: {text}" for text in machine.warnings)
     yield f"written: {folder / FILE} and {PAGE}" if machine.figures else f"nothing was timed; see {folder / LOG}"

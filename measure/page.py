@@ -3,6 +3,7 @@ products over their sizes, curves of links, the matrix of pairs, power."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from math import floor, log10
 
@@ -39,13 +40,21 @@ def page(machine: Machine, samples: Samples) -> str:
         "Predicted by the others": [
             *table("Errors", ("of", "number", "median error", "90th percentile", "wanted"), errors)
         ],
-        "Unknown": [*bullets(f"{name}: {why}" for name, why in machine.unknown.items())],
+        "Unknown": [*bullets(unknown(machine))],
     }
     sections = tuple(Section(name, found, name.split()[0].lower()) for name, found in blocks.items() if found)
     word, tone = ("sound", "good") if not machine.warnings else ("look at this", "open")
     title = f"Machine: {machine.device}, {machine.ranks} ranks, {machine.date[:10]}"
     warnings = tuple(machine.warnings) or ("Nothing looks wrong with it.",)
     return html(Report(title, word, tone, warnings, sections))  # type: ignore[arg-type]
+
+
+def unknown(machine: Machine) -> Iterator[str]:
+    """Yield a line for each reason, with all that is unknown for it."""
+    names = defaultdict[str, list[str]](list)
+    for name, why in machine.unknown.items():
+        names[why].append(name)
+    yield from (f"{', '.join(of)}: {why}" for why, of in names.items())
 
 
 def _of(one: Figure) -> str:
@@ -134,6 +143,7 @@ def _maps(samples: Samples) -> Iterator[Chart]:
             (case["m"], case["n"], case["k"]): flops_of(case) / seconds
             for case, seconds in zip(samples.cases, medians, strict=True)
             if case["kind"] == "gemm" and case["dtype"] == dtype and case["ranks"] == 1 and np.isfinite(seconds)
+            if "layer" not in case  # of a model, and of no grid
         }
         if rates:
             yield _map(precision, rates)

@@ -46,6 +46,15 @@ def _base(machine: Machine, known: Sequence[Case]) -> Iterator[Figure]:
         yield Figure("base_utilisation", best.value * share, "1", text, best.of, ends, len(steps), best.samples)
 
 
+def shares_of(machine: Machine, peaks: Mapping[str, float]) -> Iterator[Figure]:
+    """Yield the share of the data sheet's peak that the best product reaches. peaks: FLOP/s by precision."""
+    for one in machine.figures:
+        if one.name == "gemm_best" and (peak := peaks.get(str(one.of["precision"]))):
+            ends = one.interval and (one.interval[0] / peak, one.interval[1] / peak)
+            text = f"gemm_best / {peak:.4g} FLOP/s of the data sheet"
+            yield replace(one, name="peak_share", value=one.value / peak, unit="1", formula=text, interval=ends)
+
+
 def _jitter(known: Sequence[Case], lines: Sequence[Mapping[str, object]]) -> Iterator[Figure]:
     """Yield by how much the slowest steps exceed the mean, alone and on all devices at once; of the slowest rank."""
     generator = np.random.default_rng(0)

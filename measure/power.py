@@ -4,9 +4,11 @@ the vendor's tool or from the processor's own counters. Pure, but for what a cou
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from math import inf
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 from conf.machine import Figure
@@ -58,9 +60,10 @@ def phases(scope: Scope, known: Sequence[Case]) -> list[dict[str, Any]]:
     seconds = 15.0 if scope.full else 6.0
     all_ranks = [case for case in known if case["ranks"] == scope.ranks]
     dtype = "bfloat16" if scope.accelerator else "float32"
-    products = [case for case in all_ranks if case["kind"] == "gemm" and case["dtype"] == dtype]
+    own = [case for case in all_ranks if case["dtype"] == dtype]
+    products = [case for case in own if case["kind"] == "gemm" and "layer" not in case]
     largest = max(products, key=lambda case: case["m"] * case["n"] * case["k"], default=None)
-    triad = next((case for case in all_ranks if case["kind"] == "triad" and case["dtype"] == dtype), None)
+    triad = next((case for case in own if case["kind"] == "triad"), None)
     step = next((case for case in all_ranks if case["kind"] == "jitter"), None)
     found: list[dict[str, Any]] = [{"phase": "idle", "share": 0.0, "case": triad}]
     found += [{"phase": f"products {share:.0%}", "share": share, "case": largest} for share in _SHARES]
@@ -79,7 +82,7 @@ def figures(
         yield Figure("power_limit", limit_w, "W", "the limit that is set, as its tool states it", {}, None, 1, 1)
     for one in known:
         own = [line for line in lines if line["phase"] == one["phase"]]
-        yield from _of_clock(own, {"phase": one["phase"]})
+        yield from _of_clock(own, samples, {"phase": one["phase"]})
         watts = _watts(own, samples)
         if watts is None:
             continue
@@ -108,14 +111,32 @@ def _of_working(samples: Sequence[Sample], ranks: int | None) -> list[Sample]:
     return [one for one in samples if one.device in most]
 
 
-def _of_clock(own: Sequence[Mapping[str, Any]], of: Mapping[str, int | str]) -> Iterator[Figure]:
-    """Yield the slowest device's clock and the hottest one's temperature, where ranks could read them."""
-    read = [line for line in own if "clock_mhz" in line]
-    if read:
-        clock, degrees = min(line["clock_mhz"] for line in read), max(line["temperature_c"] for line in read)
-        text = "median of readings ten times a second, of the slowest device"
-        yield Figure("clock", 1e6 * clock, "Hz", text, of, None, len(read), len(read))
-        yield Figure("temperature", degrees, "°C", "most of such readings of all", of, None, len(read), len(read))
+def _of_clock(
+    own: Sequence[Mapping[str, Any]], samples: Sequence[Sample], of: Mapping[str, int | str]
+) -> Iterator[Figure]:
+    """Yield the slowest device's clock and the hottest one's temperature, where ranks could read them, else of the
+    samples."""
+    text = "median of readings ten times a second, of the slowest device"
+    clocks = [line["clock_mhz"] for line in own if "clock_mhz" in line]
+    degrees = [line["temperature_c"] for line in own if "clock_mhz" in line]
+    if not clocks:
+        text = "median of samples of the vendor's tool after the first second, of the slowest device"
+        seen, by_device = _within(own, samples), defaultdict[str, list[float]](list)
+        for one in seen:
+            if one.clock_mhz is not None:
+                by_device[one.device].append(one.clock_mhz)
+        clocks = [median(each) for each in by_device.values()]
+        degrees = [one.temperature_c for one in seen if one.temperature_c is not None]
+    if clocks:
+        yield Figure("clock", 1e6 * min(clocks), "Hz", text, of, None, len(clocks), len(clocks))
+    if degrees:
+        yield Figure("temperature", max(degrees), "°C", "most of such readings of all", of, None, 1, len(degrees))
+
+
+def _within(own: Sequence[Mapping[str, Any]], samples: Sequence[Sample]) -> list[Sample]:
+    """Return the samples while all ranks did the work, but of its first second."""
+    begin, end = max((one["begin_s"] for one in own), default=inf), min((one["end_s"] for one in own), default=-inf)
+    return [one for one in samples if one.time_s is not None and begin + SETTLES_S <= one.time_s <= end]
 
 
 def _counted(own: Sequence[Mapping[str, Any]]) -> bool:
@@ -125,15 +146,10 @@ def _counted(own: Sequence[Mapping[str, Any]]) -> bool:
 def _watts(own: Sequence[Mapping[str, Any]], samples: Sequence[Sample]) -> float | None:
     if not own:
         return None
-    begin, end = max(line["begin_s"] for line in own), min(line["end_s"] for line in own)
     for line in own:
         if line.get("joules") is not None:
             return float(line["joules"] / (line["end_s"] - line["begin_s"]))
-    within = [
-        one.power_w
-        for one in samples
-        if one.power_w is not None and one.time_s is not None and begin + SETTLES_S <= one.time_s <= end
-    ]
+    within = [one.power_w for one in _within(own, samples) if one.power_w is not None]
     return fmean(within) if within else None
 
 

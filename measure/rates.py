@@ -6,15 +6,15 @@ from __future__ import annotations
 
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from conf.machine import BEHIND, Figure
-from measure.cases import COLLECTIVES, DTYPES, Case, flops_of, group_of, moved_bytes
+from measure.cases import COLLECTIVES, DTYPES, PROBED, Case, flops_of, group_of, moved_bytes
 
 Numbers = NDArray[np.float64]
 LAUNCHES = 200  # of launchers/ranks/measured_work.py, timed as one
@@ -58,6 +58,14 @@ class Formula(NamedTuple):
     value: Callable[[Sequence[Case], Numbers], float]
 
 
+class _Part(NamedTuple):
+    """Cases, by their numbers, that give figures together, and what those belong to."""
+
+    formulas: Sequence[Formula]
+    of: Mapping[str, int | str]
+    indices: Sequence[int]
+
+
 @dataclass(frozen=True, slots=True)
 class Samples:
     """Timed cases. seconds: shape (cases, rounds), nan where a case was not visited; of the slowest of the ranks where
@@ -85,19 +93,70 @@ def samples_of(cases: Sequence[Case], lines: Sequence[Mapping[str, object]], ran
 
 def figures(samples: Samples) -> Iterator[Figure]:
     """Yield every figure that the samples give."""
-    groups: dict[tuple[str, str, int, int, tuple[tuple[str, int | str], ...]], list[int]] = defaultdict(list)
-    for index, case in enumerate(samples.cases):
+    for part in _parts(samples.cases):
+        own = [samples.cases[index] for index in part.indices]
+        seconds = samples.seconds[part.indices] / (2 if own[0]["kind"] == "send" else 1)  # one way
+        yield from _figures(part.formulas, seconds, own, part.of)
+
+
+def incomplete(samples: Samples, refused: Collection[int]) -> dict[str, str]:
+    """Return by name the figures that lack a round which timed all of their cases, and why; not of cases that torch
+    refused, whose reasons are its own."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for part in _parts(samples.cases):
+        timed = ~np.isnan(samples.seconds[part.indices])
+        if timed.all(axis=0).any() or not set(refused).isdisjoint(part.indices):
+            continue
+        of = " ".join(f"{name}={value}" for name, value in part.of.items())
+        for one in part.formulas:
+            found[one.name].append(f"{of} ({timed.sum(axis=0).max()} of {len(timed)})")
+    why = "no round timed all cases of {}{}: more minutes, or the same call again"
+    return {name: why.format(of[0], f" and {len(of) - 1} more" if of[1:] else "") for name, of in found.items()}
+
+
+def _parts(cases: Sequence[Case]) -> Iterator[_Part]:
+    groups: dict[tuple[str, str, int, int, tuple[tuple[str, Any], ...]], list[int]] = defaultdict(list)
+    for index, case in enumerate(cases):
         sizes = tuple((name, case[name]) for name in _BY.get(case["kind"], ()))
+        sizes += tuple(zip(("first", "second"), case.get("pair", ()), strict=False))
         groups[case["kind"], case["dtype"], case["ranks"], group_of(case), sizes].append(index)
     for (kind, dtype, ranks, group, sizes), indices in groups.items():
-        own = [samples.cases[index] for index in indices]
-        of: dict[str, int | str] = {"ranks": ranks}
+        of: dict[str, int | str] = {"ranks": ranks} if kind != "send" else {}
         of |= {} if group == ranks else {"group": group}
         of |= {} if kind in _BUS or kind in _PLAIN else {"precision": DTYPES[dtype][0]}
-        formulas = _FORMULAS.get(kind, ()) if kind != "model" else (_STEP[own[0]["backward"]],)
-        of |= {"model": own[0]["name"], **dict(sizes[:2])} if kind == "model" else dict(sizes)
-        yield from _figures(formulas, samples.seconds[indices], own, of)
-    yield from _pairs(samples)
+        own = cases[indices[0]]
+        formulas = _FORMULAS.get(kind, ()) if kind != "model" else (_STEP[own["backward"]],)
+        of |= {"model": own["name"], **dict(sizes[:2])} if kind == "model" else dict(sizes)
+        yield _Part(formulas, of, indices)
+        if triad := groups.get(("triad", dtype, ranks, group, ())) if kind == "gemm" else None:
+            yield _Part((_KNEE,), of, [*indices, *triad])
+    yield from _layers(cases)
+    yield from _overlaps(cases)
+
+
+def _layers(cases: Sequence[Case]) -> Iterator[_Part]:
+    for index, case in enumerate(cases):
+        if "layer" in case:
+            of = {"ranks": case["ranks"], "precision": DTYPES[case["dtype"]][0], "layer": case["layer"]}
+            yield _Part((_LAYER,), of, [index])
+
+
+def _overlaps(cases: Sequence[Case]) -> Iterator[_Part]:
+    """Yield each product beside an all-reduce, with the two alone."""
+    for index, both in enumerate(cases):
+        if both["kind"] != "overlap":
+            continue
+        alone = [("gemm", ("dtype", "ranks", "m", "n", "k")), ("all_reduce", ("ranks", "bytes"))]
+        found = [
+            [i for i, case in enumerate(cases) if case["kind"] == kind and _alike(case, both, names)]
+            for kind, names in alone
+        ]
+        if all(found):
+            yield _Part((_HIDDEN,), {"ranks": both["ranks"]}, [index, *(own[0] for own in found)])
+
+
+def _alike(one: Case, other: Case, names: Iterable[str]) -> bool:
+    return group_of(one) == group_of(other) and all(one[name] == other[name] for name in names)
 
 
 def _figures(
@@ -119,17 +178,6 @@ def _figures(
             interval = float(min(ends[0], best)), float(max(ends[1], best))
         if np.isfinite(best):
             yield Figure(name, float(best), unit, formula, of, interval, len(cases), int(whole.size))
-
-
-def _pairs(samples: Samples) -> Iterator[Figure]:
-    """Yield latency and rate of each pair of ranks, one way."""
-    pairs: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for index, case in enumerate(samples.cases):
-        if case["kind"] == "send":
-            pairs[tuple(case["pair"])].append(index)
-    for (first, second), indices in pairs.items():
-        own = [samples.cases[index] for index in indices]
-        yield from _figures(_of_link("send"), samples.seconds[indices] / 2, own, {"first": first, "second": second})
 
 
 def _flops(cases: Sequence[Case]) -> Numbers:
@@ -236,12 +284,33 @@ def _tokens(case: Case) -> float:
     return float(case["batch"] * case["seq"])
 
 
+def _probed(cases: Sequence[Case], t: Numbers) -> float:
+    own = [i for i, case in enumerate(cases) if case["m"] == case["n"] == case["k"] and case["m"] in PROBED.values()]
+    largest = max(own, key=lambda i: flops_of(cases[i]), default=None)
+    return np.nan if largest is None else flops_of(cases[largest]) / float(t[largest])
+
+
+def _knee(cases: Sequence[Case], t: Numbers) -> float:
+    flops = _flops(cases)
+    return float(max(flops / t) * t[-1] / moved_bytes(cases[-1]))
+
+
+_KNEE = Formula("roofline_knee", "FLOP/byte", "gemm_best / triad_rate", _knee)
+_LAYER = _per_second("layer_rate", "FLOP/s", "2 m n k / t of the product of a layer of a model", flops_of)
+_HIDDEN = Formula(
+    "overlap_hidden",
+    "1",
+    "(t of a product + t of an all-reduce - t of both at once) / the shorter: below 0 they hinder each other",
+    lambda _, t: float((t[1] + t[2] - t[0]) / min(t[1], t[2])),
+)
 _STEP = (
     _per_second("forward_tokens", "tokens/s", "batch seq / t of the standard model's forward pass", _tokens),
     _per_second("training_tokens", "tokens/s", "batch seq / t of a step of the standard model, Adam included", _tokens),
 )
 """Figures of the standard model: forward alone, and both passes."""
 _GEMM = "t = launch + 2 m n k (1 + rows/m + width/n + width/k) / rate, least squares of t / measured, none below 0"
+_SIZES = f"m = n = k = {PROBED[True]}, on a CPU {PROBED[False]}"
+_PROBED = f"2 m n k / t of {_SIZES}: the product that quick, full and probe all have"
 _ATTENTION = (
     "t = launch + flops (1 + tokens/length + channels/width) / rate; flops = 2 batch heads seq² width (1 + keys/seq),"
     " causal; keys, length: of a block, which a CPU computes whole, and 4 times its queries; on a GPU 0 and seq"
@@ -258,6 +327,7 @@ _FORMULAS: Mapping[str, tuple[Formula, ...]] = {
         Formula("gemm_width", "columns", _GEMM, lambda cases, t: _gemm(cases, t)[2]),
         Formula("gemm_launch", "s", _GEMM, lambda cases, t: _gemm(cases, t)[3]),
         Formula("gemm_best", "FLOP/s", "most of 2 m n k / t", lambda cases, t: float(max(_flops(cases) / t))),
+        Formula("gemm_probed", "FLOP/s", _PROBED, _probed),
     ),
     "attention": (
         Formula("attention_rate", "FLOP/s", _ATTENTION, lambda cases, t: _attention(cases, t)[0]),
@@ -278,5 +348,5 @@ _FORMULAS: Mapping[str, tuple[Formula, ...]] = {
     "thread_launches": (Formula("thread_launch", "s", _THREADS, lambda _, t: float(t[0] / (LAUNCHES // BEHIND))),),
     "graph": (Formula("graph_launch", "s", _LAUNCH, lambda _, t: float(t[0] / LAUNCHES)),),
     **{kind: (_moving(kind),) for kind in (*MEMORY_BOUND, "copy", "triad", "to_device", "to_host")},
-    **{kind: _of_link(kind) for kind in COLLECTIVES},
+    **{kind: _of_link(kind) for kind in (*COLLECTIVES, "send")},
 }

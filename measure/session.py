@@ -13,6 +13,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import psutil
 from msgspec.structs import replace
 
 from conf import devices
@@ -22,6 +23,7 @@ from conf.facts import named_by_driver
 from conf.frameworks import is_module, versions
 from conf.machine import VERSION, Figure, Machine
 from conf.plain import terminal
+from conf.schema import Hardware
 from conf.threads import cores_here
 from conf.vendors import Devices, output, vendor_of
 from launchers.plan import Plan
@@ -31,8 +33,8 @@ from launchers.runner import Ending, execute
 from launchers.variables import START, ranks_of_node
 from measure import power, trainings
 from measure.cases import Case, Scope, cases, too_large, visits
-from measure.parameters import parameters
-from measure.rates import Samples, figures, samples_of
+from measure.parameters import parameters, shares_of
+from measure.rates import Samples, figures, incomplete, samples_of
 from measure.standard import standard
 from measure.suspicious import suspicious
 from measure.validation import validations
@@ -43,10 +45,14 @@ FILE, PAGE, SETTINGS, TODO, LOG = "machine.yaml", "machine.html", "settings.json
 SIZES = {"quick": (5, 2.0), "full": (15, 10.0), "probe": (3, 0.5)}
 """Rounds, and the minutes after which it ends with what it has."""
 OF_KERNELS, OF_KERNELS_IN_FULL = 0.4, 0.33
-"""Share of the time after which kernels and links end, for the trainings to have the rest: `full` runs 18 of them
+"""Share of the time after which kernels and links end, for the trainings to have the rest: `full` runs 21 of them
 twice."""
-MOST_RANKS, SHARE_OF_MEMORY = 64, 0.5
+_WATCHED_S = 2.0  # before anything runs: a load average has in it what we ran ourselves a minute ago
+MOST_RANKS, USUAL_RANKS, SHARE_OF_MEMORY = 64, 8, 0.5
+"""Processes of a CPU that may be asked for; the most without ranks=, of which two minutes are enough for every pair."""
 
+PAUSE_S = 3.0
+"""Between the rounds of a probe: within seconds, other programs slow down all of them or none."""
 PROBE = "probe"
 
 
@@ -154,10 +160,12 @@ def _judged(
     samples = samples_of(known, lines, scope.ranks)
     limit = _limit_w(scope, machine)
     watts = power.figures(folder, sustained, limit, scope.node_ranks)
-    found = [*parameters(machine, known, lines), *watts]
+    device = named_by_driver(machine.device) if machine.accelerator else None
+    peaks, bandwidth = _peaks(device)
+    found = [*parameters(machine, known, lines), *shares_of(machine, peaks), *watts]
     machine = replace(machine, figures=(*machine.figures, *found))
     machine = replace(machine, unknown={**machine.unknown, **_not_there(machine, scope, limit)})
-    warnings = tuple(suspicious(machine, samples, _peaks(machine)))
+    warnings = tuple(suspicious(machine, samples, peaks, bandwidth))
     return replace(machine, validation=tuple(validations(samples, machine.trainings)), warnings=warnings)
 
 
@@ -169,7 +177,7 @@ def scope_of(here: Devices, ranks: int | None, size: str, nodes: int = 1) -> Sco
             Problem("measure", "torch is not installed here", hint="make install, or a vendor's container")
         )
     cores = cores_here()
-    most = here.count or min(MOST_RANKS, 2 * cores)
+    most = here.count or min(USUAL_RANKS, 2 * cores)
     if ranks is not None and ranks > (here.count or MOST_RANKS):
         raise InputError(Problem("ranks", "more than there are", str(ranks), f"1 to {here.count or MOST_RANKS}"))
     count = ranks or most
@@ -208,7 +216,8 @@ def _run(scope: Scope, here: Devices, work: Mapping[str, Any], folder: Path, nod
     """Run the work that is left, on all ranks, while power is sampled."""
     counters = [str(zone) for zone in power.zones(rapl)] if (rapl := power.counter()) else None
     todo = {"accelerator": scope.accelerator, "cores": scope.cores, "counters": counters, **work}
-    todo["engine"] = not scope.probe
+    todo |= {"engine": not scope.probe, "pause_s": PAUSE_S if scope.probe else 0.0}
+    todo["host_load"] = round(psutil.cpu_percent(_WATCHED_S) / 100, 2)
     (folder / TODO).write_text(json.dumps(todo), encoding="utf-8")
     return _ranks(scope, here, folder, nodes, LOG)
 
@@ -294,7 +303,7 @@ def machine_of(scope: Scope, here: Devices, known: Sequence[Case], folder: Path)
         nodes=scope.nodes,
         facts={**_marked(folder, "facts"), "driver": here.driver},
         figures=(*figures(samples), *_memory_figures(folder)),
-        unknown={**_unknown(scope), **_skipped(samples.cases, lines), **_too_large(scope)},
+        unknown={**_unknown(scope), **_skipped(samples, lines), **_too_large(scope)},
     )
 
 
@@ -331,11 +340,14 @@ def _limit_w(scope: Scope, machine: Machine) -> float | None:
     return sum(limits) / len(limits) if limits else None
 
 
-def _peaks(machine: Machine) -> Mapping[str, float]:
-    """Return the FLOP/s of the data sheet of a GPU by precision, of one device as software sees it."""
-    device = named_by_driver(machine.device) if machine.accelerator else None
-    shown = device.peak_dense_tflops if device else {}
-    return {name: 1e12 * value / (device.devices_per_package if device else 1) for name, value in shown.items()}
+def _peaks(device: Hardware | None) -> tuple[Mapping[str, float], float | None]:
+    """Return FLOP/s by precision and bytes/s of memory as the data sheet of a GPU says, of one device as software sees
+    it."""
+    if not device:
+        return {}, None
+    own, bytes_s = 1e12 / device.devices_per_package, device.memory_bandwidth_tb_s
+    peaks = {name: own * value for name, value in device.peak_dense_tflops.items()}
+    return peaks, own * bytes_s if bytes_s else None
 
 
 def _not_there(machine: Machine, scope: Scope, limit: float | None) -> dict[str, str]:
@@ -348,12 +360,17 @@ def _not_there(machine: Machine, scope: Scope, limit: float | None) -> dict[str,
     elif limit is None:
         found["power_share"] = "no tool states the limit of power"
     if "clock" not in names:
-        why = "torch reads them by nvidia-ml-py or amdsmi, which cannot be used here"
+        why = "neither torch, by nvidia-ml-py or amdsmi, nor the vendor's tool reports them here"
         found |= dict.fromkeys(("clock", "temperature"), why if scope.accelerator else "this machine has no GPU")
     why = "no training completed that is split so, and one by data parallelism on as many processes"
     found |= dict.fromkeys(("communication_tp", "communication_pp"), why)
     found["fabric_factor"] = "baseline= names the machine that links are set against"
     found["vendor_factor"] = "baseline= names the machine that base_throughput is set against"
+    no_sheet = f"no data sheet of {machine.device} is known" if scope.accelerator else "no data sheet of a CPU is used"
+    found["peak_share"] = no_sheet
+    no_step = "no round timed all steps of the standard model by one rank alone"
+    found["base_throughput"] = no_step if scope.standard else "a probe does not run the standard model"
+    found["base_utilisation"] = "it follows from base_throughput and gemm_best of one rank, of which one is missing"
     if scope.ranks == 1:
         of_several = ("communication_tp", "communication_pp", "all_reduce_rate", "fabric_factor")
         found |= dict.fromkeys(of_several, "there is one device")
@@ -376,10 +393,11 @@ def _described(case: Case) -> str:
     return " ".join(f"{k}={v}" for k, v in case.items() if k not in ("least_s", "model", "parameters", "flops"))
 
 
-def _skipped(known: Sequence[Case], lines: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the cases that torch refused, with its reason."""
+def _skipped(samples: Samples, lines: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the cases that torch refused, with its reason, and the figures for which there was too little time."""
     refused = {line["case"]: str(line.get("error")) for line in lines if line["seconds"] is None}
-    return {_described(known[i]): why for i, why in refused.items()}
+    cut = incomplete(samples, refused)
+    return {**cut, **{_described(samples.cases[i]): why for i, why in refused.items()}}
 
 
 def _plain(value: object) -> Any:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from conf.machine import Figure, Machine
+from measure.cases import COLLECTIVES
 from measure.rates import Samples
 from metrics.quantity import shown
 
@@ -24,14 +25,16 @@ BELOW_PEAK = 0.4
 
 
 class Plausible(NamedTuple):
-    """Between what a figure is plausible, and what is likely where it is not."""
+    """Between what a figure is plausible, and what is likely where it is not. accelerator: of such machines alone."""
 
     name: str
     least: float
     most: float
     cause: str
+    accelerator: bool | None = None
 
 
+_LATENCY = "below: sizes took two protocols, and the fit is rough; above: sockets for links, or others on the machine"
 PLAUSIBLE = (
     Plausible("base_utilisation", 0.02, 1.0, "below: batches too small to fill it; above: clocks changed meanwhile"),
     Plausible("jitter", 1.0, 1.5, "other programs on this machine, a power limit, or clocks that change"),
@@ -43,8 +46,12 @@ PLAUSIBLE = (
         Plausible(
             f"{kind}_deviation", 0.0, 0.5, "two protocols by size, or others on the link: latency and rate are rough"
         )
-        for kind in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+        for kind in COLLECTIVES
     ),
+    *(Plausible(f"{kind}_latency", 1e-6, 1e-2, _LATENCY, accelerator=True) for kind in COLLECTIVES),
+    *(Plausible(f"{kind}_latency", 0.0, 0.1, _LATENCY, accelerator=False) for kind in COLLECTIVES),
+    Plausible("save_rate", 1e7, 2e10, "below: a slow disk, or others use it; above: the disk says so before it has it"),
+    Plausible("load_rate", 1e7, 5e10, "below: a slow disk, or others use it; above: a cache held the file"),
 )
 
 BF16_ON_A_CPU = 20.0
@@ -52,8 +59,11 @@ BF16_ON_A_CPU = 20.0
 multiplies in fp32, by MKL (ONEDNN_VERBOSE=1 and MKL_VERBOSE=1 show it): 7 to 15 without AVX512-BF16 and AMX."""
 
 
-def suspicious(machine: Machine, samples: Samples, peaks: Mapping[str, float]) -> Iterator[str]:
-    """Yield a line for each thing that looks wrong. peaks: FLOP/s of the data sheet by precision, empty if unknown."""
+def suspicious(
+    machine: Machine, samples: Samples, peaks: Mapping[str, float], bandwidth: float | None = None
+) -> Iterator[str]:
+    """Yield a line for each thing that looks wrong. peaks, bandwidth: FLOP/s of the data sheet by precision and bytes/s
+    of its memory, empty or None if unknown."""
     if (load := machine.facts.get("host_load") or 0.0) > BUSY:
         yield f"others had {100 * load:.0f} % of the host's cores before it began: figures are of what they leave"
     yield from _slow_ranks(machine, samples)
@@ -61,11 +71,12 @@ def suspicious(machine: Machine, samples: Samples, peaks: Mapping[str, float]) -
     yield from _drift(samples)
     yield from _implausible(machine)
     yield from _contradictions(machine, peaks)
+    yield from _of_memory(machine, bandwidth)
 
 
 def _implausible(machine: Machine) -> Iterator[str]:
-    for name, least, usual, cause in PLAUSIBLE:
-        for one in machine.figures:
+    for name, least, usual, cause, accelerator in PLAUSIBLE:
+        for one in machine.figures if accelerator in (None, machine.accelerator) else ():
             slow = name == "attention_backward" and one.of.get("precision") == "bf16" and not machine.accelerator
             most = BF16_ON_A_CPU if slow else usual
             low, high = one.interval or (one.value, one.value)
@@ -102,6 +113,13 @@ def _contradictions(machine: Machine, peaks: Mapping[str, float]) -> Iterator[st
     idle, memory = (value("power", phase=phase) for phase in ("idle", "memory-bound"))
     if idle and memory and idle > memory:
         yield "idle takes more power than work: others use the device, or the sampler was late"
+
+
+def _of_memory(machine: Machine, bandwidth: float | None) -> Iterator[str]:
+    for one in machine.figures if bandwidth else ():
+        if one.name == "triad_rate" and bandwidth and (one.interval or (one.value,))[0] > bandwidth:
+            said = f"{shown(one.value)} bytes/s, the data sheet says {shown(bandwidth)}"
+            yield f"{named(one)} is {said}: a wrong data sheet, or a cache holds what is copied"
 
 
 def _slow_ranks(machine: Machine, samples: Samples) -> Iterator[str]:

@@ -48,13 +48,15 @@ _DISAGREE = 0.05
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """One reading of one device. clock: "monotonic", "unix", "local" (no time zone stated), or None without a time.
-    energy_j: the device's own counter."""
+    energy_j: the device's own counter. clock_mhz: of its compute units; these two of our own jsonl alone."""
 
     device: str
     time_s: float | None = None
     clock: str | None = None
     power_w: float | None = None
     energy_j: float | None = None
+    clock_mhz: float | None = None
+    temperature_c: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +120,9 @@ def _of_line(entry: Mapping[str, Any]) -> Iterator[Sample]:
         monotonic = _value(entry.get("monotonic_s")) is not None
         clock, key = ("monotonic", "monotonic_s") if monotonic else ("unix", "time_unix_s")
         device, time_s = entry.get("device", "?"), _value(entry.get(key))
-        yield _sample(device, clock, time_s, entry.get("power_w"), entry.get("energy_j"))
+        sample = _sample(device, clock, time_s, entry.get("power_w"), entry.get("energy_j"))
+        degrees = _value(entry.get("temperature_c"))
+        yield replace(sample, clock_mhz=_value(entry.get("clock_mhz")), temperature_c=degrees)
 
 
 def _zeus(entry: Mapping[str, Any]) -> Power | None:

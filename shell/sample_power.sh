@@ -2,7 +2,8 @@
 # Power and memory of every GPU of this machine, sampled until the parent ends: sample_power.sh OUT.jsonl [INTERVAL_S [PARENT_PID]]
 #
 # A line of OUT.jsonl: {"monotonic_s": 812.31, "time_unix_s": 1789515524, "device": 0, "power_w": 512.0,
-# "memory_used_bytes": 183000000000, "energy_j": 81234.5, "tool": "amd-smi"}; what a tool does not report is null.
+# "memory_used_bytes": 183000000000, "energy_j": 81234.5, "tool": "amd-smi", "clock_mhz": 2100, "temperature_c": 78}; what
+# a tool does not report is null.
 #   monotonic_s   CLOCK_MONOTONIC, which is what Python's time.monotonic() and so the marks of the steps read. A shell sees
 #                 only /proc/uptime, which counts suspended time, too: python3 reports their difference, once (the two
 #                 run alike afterwards). No python3: null, for a wrong clock would set power beside the wrong steps.
@@ -20,11 +21,11 @@ declare -a names=() units=() patterns=() commands=()
 
 # read_tools: the table, from the file beside this script.
 read_tools() {
-  local name unit device power memory energy command
-  while IFS='|' read -r name unit device power memory energy command; do
+  local name unit device power memory energy clock degrees command
+  while IFS='|' read -r name unit device power memory energy clock degrees command; do
     [[ -n $name && $name != \#* ]] || continue
     names+=("${name// /}") units+=("${unit// /}") commands+=("$command")
-    patterns+=("${device// /}|$(trimmed "$power")|$(trimmed "$memory")|$(trimmed "$energy")")
+    patterns+=("${device// /}|$(trimmed "$power")|$(trimmed "$memory")|$(trimmed "$energy")|${clock// /}|${degrees// /}")
   done <"$here/power_tools"
 }
 
@@ -80,10 +81,11 @@ clock_offset_cs() {
 
 # rows NUMBER STAMP: the JSON lines of one report on stdin, nothing if it has no header that the table describes.
 rows() {
-  local tool=${names[$1]} stamp=$2 unit=${units[$1]} line at_power=-1 at_memory=-1 at_energy=-1 device="" known=""
-  local power memory energy at_device power_cell memory_cell energy_cell
+  local tool=${names[$1]} stamp=$2 unit=${units[$1]} line device="" known=""
+  local at_power=-1 at_memory=-1 at_energy=-1 at_clock=-1 at_degrees=-1 power memory energy clock degrees
+  local at_device power_cell memory_cell energy_cell clock_cell degrees_cell
   local -a cells
-  IFS='|' read -r at_device power_cell memory_cell energy_cell <<<"${patterns[$1]}"
+  IFS='|' read -r at_device power_cell memory_cell energy_cell clock_cell degrees_cell <<<"${patterns[$1]}"
   while IFS= read -r line; do
     line=${line//$'\r'/}
     IFS=, read -r -a cells <<<"${line//, /,},"
@@ -92,6 +94,8 @@ rows() {
       column "$power_cell" "${cells[@]}" && at_power=$REPLY
       column "$memory_cell" "${cells[@]}" && at_memory=$REPLY
       column "$energy_cell" "${cells[@]}" && at_energy=$REPLY
+      column "$clock_cell" "${cells[@]}" && at_clock=$REPLY
+      column "$degrees_cell" "${cells[@]}" && at_degrees=$REPLY
       continue
     fi
     device=${cells[0]:-}
@@ -99,11 +103,13 @@ rows() {
     [[ -n $known && $device =~ ^[0-9]+$ ]] || continue
     number "$at_power" "${cells[@]}" && power=$REPLY
     number "$at_energy" "${cells[@]}" && energy=$REPLY
+    number "$at_clock" "${cells[@]}" && clock=$REPLY
+    number "$at_degrees" "${cells[@]}" && degrees=$REPLY
     number "$at_memory" "${cells[@]}" && memory=$REPLY
     [[ $memory == null ]] || memory=$((10#${memory%%.*} * unit))
     # One printf a line: a signal may come between two.
-    printf '{"monotonic_s": %s, "time_unix_s": %(%s)T, "device": %d, "power_w": %s, "memory_used_bytes": %s, "energy_j": %s, "tool": "%s"}\n' \
-      "$stamp" -1 "$device" "$power" "$memory" "$energy" "$tool"
+    printf '{"monotonic_s": %s, "time_unix_s": %(%s)T, "device": %d, "power_w": %s, "memory_used_bytes": %s, "energy_j": %s, "tool": "%s", "clock_mhz": %s, "temperature_c": %s}\n' \
+      "$stamp" -1 "$device" "$power" "$memory" "$energy" "$tool" "$clock" "$degrees"
   done
 }
 

@@ -74,7 +74,7 @@ platform:
   vendor: acme
   frameworks: [megatron]
 """
-POWER_TOOL = "acme-smi | 1048576 | unit | watts | used | - | acme-smi power\n"
+POWER_TOOL = "acme-smi | 1048576 | unit | watts | used | - | - | - | acme-smi power\n"
 ACME_SMI = """\
 #!/bin/sh
 case $1 in

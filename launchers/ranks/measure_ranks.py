@@ -16,7 +16,7 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -40,7 +40,7 @@ def main() -> int:
     settings = json.loads(path.read_text(encoding="utf-8"))
     # their new names are those of torch 2.13, the old ones work everywhere
     warnings.filterwarnings("ignore", message="`torch.distributed.*is deprecated")
-    at_start, load = _resident(), os.getloadavg()[0] / settings["cores"]
+    at_start = _resident()
     import torch
     import torch.distributed as dist
 
@@ -52,7 +52,7 @@ def main() -> int:
     hosts: list[str] = [""] * dist.get_world_size()
     dist.all_gather_object(hosts, platform.node())
     if dist.get_rank() == 0:
-        own = {"hosts": hosts[:: int(os.environ["LOCAL_WORLD_SIZE"])], "host_load": round(load, 2)}
+        own = {"hosts": hosts[:: int(os.environ["LOCAL_WORLD_SIZE"])], "host_load": settings.get("host_load")}
         mark("facts", {**machine_facts(gpu), **own})
     device = torch.device("cuda", local) if gpu else torch.device("cpu")
     memory = _memory(device, at_start)
@@ -106,7 +106,7 @@ def _timed_all(  # noqa: PLR0913
 
     rank, of_a_node = dist.get_rank(), int(os.environ["LOCAL_WORLD_SIZE"])
     with (folder / f"samples-{rank}.jsonl").open("a", encoding="utf-8") as samples:
-        for done, (turn, index) in enumerate(settings["visits"]):
+        for done, (turn, index) in enumerate(_paused(settings["visits"], settings.get("pause_s", 0.0))):
             # the first rank decides for all, so that none waits for one that has ended
             late = torch.tensor([float(stopped.signal is not None or time.monotonic() > ends)])
             dist.all_reduce(late, dist.ReduceOp.MAX)
@@ -125,6 +125,14 @@ def _timed_all(  # noqa: PLR0913
             if rank == 0 and done % 50 == 0:
                 say(f"measure: {done} of {len(settings['visits'])} visits")
     return True
+
+
+def _paused(visits: Sequence[Sequence[int]], pause_s: float) -> Iterator[Sequence[int]]:
+    """Yield the visits, with a pause before each round but the first."""
+    for before, visit in zip([None, *visits], visits, strict=False):
+        if before and before[0] != visit[0]:
+            time.sleep(pause_s)
+        yield visit
 
 
 def _phases(

@@ -18,7 +18,7 @@ from conf import box, devices
 from conf.machine import VERSION, Figure, Machine, read, write
 from conf.vocabulary import read_yaml
 from measure import probe, session
-from measure.cases import Scope, cases
+from measure.cases import PROBED, Scope, cases
 from measure.page import page
 from measure.probe import problems
 from measure.rates import figures, samples_of
@@ -51,10 +51,10 @@ def _times(one: Figure, factor: float) -> Figure:
 
 def test_a_box_that_is_slower_or_has_a_link_at_half_rate_is_refused_and_a_sound_one_is_not() -> None:
     reference = gpus()
-    assert not [*box.against(reference, gpus(gemm_best=0.97, send_rate=0.9))]  # of one kind, not of one GPU
-    capped = [*box.against(reference, gpus(gemm_best=0.85))]
+    assert not [*box.against(reference, gpus(gemm_probed=0.97, send_rate=0.9))]  # of one kind, not of one GPU
+    capped = [*box.against(reference, gpus(gemm_probed=0.85))]
     assert capped
-    assert {problem.where.split()[0] for problem in capped} == {"gemm_best"}
+    assert {problem.where.split()[0] for problem in capped} == {"gemm_probed"}
     assert "capped" in capped[0].hint
     half = [*box.against(reference, gpus(send_rate=0.5))]
     assert len(half) == 6  # every pair of four
@@ -62,10 +62,49 @@ def test_a_box_that_is_slower_or_has_a_link_at_half_rate_is_refused_and_a_sound_
     slow = "rank 2 takes 1.10 times as long as the median rank for the same products"
     (neighbour,) = box.against(reference, replace(reference, warnings=(slow, "products took longer")))
     assert neighbour.what == slow
+    cpu = replace(reference, accelerator=False)
+    assert not [*box.against(cpu, replace(cpu, warnings=(slow,)))]  # whose ranks move between cores
+    assert [*box.against(cpu, replace(cpu, warnings=("node 1 takes 1.10 times as long as the fastest",)))]
+
+
+@cache
+def measured(full: bool = False, probe: bool = False, accelerator: bool = True, products: float = 1.0) -> Machine:
+    """Return a machine of two, as a scope measures it, whose products are the faster the larger they are."""
+    scope = Scope(accelerator, ranks=2, cores=16, memory_bytes=80 << 30, full=full, probe=probe)
+    known = cases(scope)
+    lines = lines_of(known, noise=0.005)
+    for line in lines:
+        if known[line["case"]]["kind"] == "gemm":
+            line["seconds"] *= products * (1 + PROBED[accelerator] / 4 / known[line["case"]]["m"])
+    own = tuple(figures(samples_of(known, lines, 2)))
+    return Machine(VERSION, "2026-11-24T00:00:00+00:00", "a", "one", accelerator, 2, 16, {}, own)
+
+
+@pytest.mark.parametrize("accelerator", [True, False])
+def test_a_sound_box_is_not_refused_by_quick_or_full_and_a_capped_one_is(accelerator: bool) -> None:
+    here = measured(probe=True, accelerator=accelerator)
+    for full in (False, True):
+        reference = measured(full=full, accelerator=accelerator)
+        assert not [*box.against(reference, here)]
+        capped = measured(probe=True, accelerator=accelerator, products=1.2)
+        assert {one.where.split()[0] for one in box.against(reference, capped)} == {"gemm_probed"}
+    of: dict[str, Any] = {"ranks": 2, "precision": "bf16" if accelerator else "fp32"}
+    best, probed = reference.value("gemm_best", **of), here.value("gemm_best", **of)
+    assert best and probed and probed < 0.95 * best  # of other sizes, which would refuse it
+
+
+def test_a_probe_of_some_seconds_spreads_no_less_than_its_reference() -> None:
+    reference = gpus()
+    wide = tuple(replace(one, interval=(0.9 * one.value, 1.1 * one.value)) for one in reference.figures)
+    reference = replace(reference, figures=wide)
+    for share, refused in ((0.83, False), (0.7, True)):
+        narrow = tuple(replace(one, value=share * one.value, interval=None) for one in wide)
+        found = [*box.against(reference, replace(reference, figures=narrow))]
+        assert bool(found) == refused
 
 
 def test_a_reference_of_few_rounds_refuses_no_box_and_says_so() -> None:
-    reference = gpus(gemm_best=1.5)
+    reference = gpus(gemm_probed=1.5)
     figures_ = tuple(replace(one, interval=None) for one in reference.figures)
     (problem,) = box.against(replace(reference, figures=figures_), gpus())
     assert "too few rounds" in problem.what
@@ -108,7 +147,7 @@ def test_a_box_is_probed_before_a_launch_and_held_against_a_file(
     assert launch.main([*words, f"machine={few}"]) == 0
     assert len(started) == 1
     assert launch.main([*words, f"machine={fast}"]) == 2
-    assert "gemm_best precision=fp32 ranks=1: is 10% of the " in capsys.readouterr().err
+    assert "gemm_probed precision=fp32 ranks=1: is 10% of the " in capsys.readouterr().err
     assert len(started) == 1
 
 

@@ -186,6 +186,27 @@ def test_clocks_that_fall_under_load_are_named(tmp_path: Path) -> None:
     assert "throttled" in said
 
 
+def test_clocks_that_ranks_cannot_read_are_those_of_the_vendor_s_tool(tmp_path: Path) -> None:
+    (tmp_path / "phases-0.jsonl").write_text(phase("memory-bound", 110))
+    samples = [
+        {
+            "monotonic_s": 110.2 + second,
+            "device": device,
+            "power_w": 600.0,
+            "clock_mhz": clock,
+            "temperature_c": degrees,
+        }
+        for second in range(-5, 6)
+        for device, clock, degrees in ((0, 1980 if second else 210, 60 + second), (1, 1410, None))
+    ]
+    (tmp_path / FILE).write_text("\n".join(map(json.dumps, samples)))
+    found = {one.name: one for one in power.figures(tmp_path, [{"phase": "memory-bound"}], None)}
+    assert (found["clock"].value, found["temperature"].value) == (1.41e9, 65)
+    assert "vendor's tool" in found["clock"].formula
+    (tmp_path / FILE).write_text("\n".join(json.dumps({**one, "clock_mhz": None}) for one in samples[::2]))
+    assert {one.name for one in power.figures(tmp_path, [{"phase": "memory-bound"}], None)} == {"power", "temperature"}
+
+
 def test_the_processor_s_own_counter_is_read_also_where_it_begins_again(tmp_path: Path) -> None:
     for number, (joules, watts_limit) in enumerate(((10, 200), (250, 150), (300, 400))):
         zone = tmp_path / f"intel-rapl:{number}"
@@ -243,6 +264,11 @@ def figure(name: str, value: float, **of: Any) -> Figure:
         (figure("communication_tp", -0.4), "was disturbed"),
         (figure("all_reduce_deviation", 0.9), "two protocols"),
         (figure("power_share", 1.2), "limit was changed"),
+        (figure("all_to_all_latency", 0.02), "sockets for links"),
+        (figure("all_reduce_latency", 1e-8), "the fit is rough"),
+        (figure("save_rate", 1e6), "a slow disk"),
+        (figure("load_rate", 1e12), "a cache held the file"),
+        (figure("triad_rate", 4e12, ranks=1, precision="fp32"), "a wrong data sheet"),
         (figure("gemm_best", 2e15, ranks=1, precision="bf16"), "the data sheet says"),
         (figure("gemm_best", 1e14, ranks=1, precision="bf16"), "clocks or power are capped"),
     ],
@@ -250,8 +276,26 @@ def figure(name: str, value: float, **of: Any) -> Figure:
 def test_an_implausible_figure_has_its_likely_cause(added: Figure, cause: str) -> None:
     own: Machine = replace(machine(accelerator=True), figures=(added,))
     samples = samples_of([], [], 1)
-    (warning,) = suspicious(own, samples, {"bf16": 989e12})
+    (warning,) = suspicious(own, samples, {"bf16": 989e12}, 3.35e12)
     assert cause in warning
+
+
+def test_latencies_of_a_cpu_are_longer_than_those_of_gpus() -> None:
+    for accelerator, seconds, warned in ((False, 0.02, False), (False, 0.2, True), (True, 0.02, True)):
+        own = replace(machine(accelerator=accelerator), figures=(figure("all_gather_latency", seconds),))
+        assert bool([*suspicious(own, samples_of([], [], 1), {})]) == warned
+
+
+def test_rounds_of_a_probe_are_some_time_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = rank_module("measure_ranks")
+    slept: list[float] = []
+    monkeypatch.setattr(ranks.time, "sleep", slept.append)
+    made = []
+    for visit in ranks._paused([[0, 1], [0, 0], [1, 0], [1, 1]], 3.0):
+        made.append((visit[0], len(slept)))
+    assert made == [(0, 0), (0, 0), (1, 1), (1, 1)]
+    assert slept == [3.0]
+    assert [*ranks._paused([], 3.0)] == []
 
 
 def test_a_backward_pass_in_bf16_is_as_slow_as_a_cpu_has_it() -> None:

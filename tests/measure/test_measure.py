@@ -387,7 +387,8 @@ def test_two_nodes_measure_together_and_their_network_is_told_from_their_own_lin
         {"first": 0, "second": 2},
         {"first": 1, "second": 3},
     ]
-    assert machine.value("gemm_best", ranks=4, precision="fp32")
+    assert machine.value("gemm_probed", ranks=4, precision="fp32")
+    assert json.loads((tmp_path / "todo.json").read_text("utf-8"))["pause_s"] > 0
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace as with_values
 
 from conf import load_experiment
+from conf.devices import NO_DEVICES
 from conf.errors import ConfigError
 from conf.machine import VERSION, Factor, Figure, Machine, Training, read, write
 from estimate import cli
@@ -23,10 +24,12 @@ from estimate.figures import estimate
 from estimate.fitted import shipped
 from estimate.headroom import headroom
 from estimate.of_machine import CALLS, CROWDED, learned, trained
-from measure.cases import Case, Scope, cases, flops_of, group_of, moved_bytes, visits
-from measure.parameters import parameters
-from measure.rates import figures, samples_of
+from measure import session
+from measure.cases import DTYPES, LAYERS, Case, Scope, cases, flops_of, group_of, moved_bytes, visits
+from measure.parameters import parameters, shares_of
+from measure.rates import figures, incomplete, samples_of
 from measure.trainings import LEAST, Done, overrides, with_trainings
+from metrics.shape import shape_of_model
 
 SMALL = Scope(accelerator=False, ranks=2, cores=2, memory_bytes=8 << 30, full=False)
 RATE, ROWS, WIDTH, LAUNCH = 5e10, 12.0, 7.0, 4e-6
@@ -40,7 +43,7 @@ def seconds_of(case: Case) -> float:
     if case["kind"] == "gemm":
         m, n, k = (float(case[name]) for name in "mnk")
         return LAUNCH + 2 * m * n * k * (1 + ROWS / m + WIDTH / n + WIDTH / k) / RATE
-    if "bytes" in case and case["kind"] != "overlap":
+    if "bytes" in case and case["kind"] not in ("overlap", "save", "load"):
         ranks = group_of(case)
         share = {"all_reduce": 2 * (ranks - 1) / ranks, "send": 1.0}
         latency = LATENCY * (1 if ranks == case["ranks"] else BESIDE)
@@ -91,6 +94,67 @@ def test_attention_has_a_figure_of_each_kernel_number_of_heads_and_mask() -> Non
     assert {case["backend"] for case in on_gpu if case["kind"] == "sdpa"} == {"flash", "efficient", "cudnn", "math"}
     masked, whole = (next(c for c in cases(SMALL) if c["kind"] == "sdpa" and c["causal"] == n) for n in (1, 0))
     assert flops_of(whole) == 2 * flops_of(masked) == 4 * 8 * masked["seq"] ** 2 * masked["channels"]
+
+
+def test_full_has_kernels_of_attention_at_a_second_length() -> None:
+    for full, lengths in ((False, {256}), (True, {128, 256})):
+        known = [case for case in cases(replace(SMALL, full=full)) if case["kind"] == "sdpa"]
+        assert {case["seq"] for case in known} == lengths
+        ways = [(case["seq"], case["backend"], case["heads"], case["causal"], case["dtype"]) for case in known]
+        assert len(ways) == len(set(ways)) == len(lengths) * 2 * 2 * 2 * 2
+
+
+@pytest.mark.parametrize(("accelerator", "name"), [(True, "llama31_8b"), (False, "llama_tiny")])
+def test_products_of_a_model_s_layers_are_timed_and_count_in_the_fit(accelerator: bool, name: str) -> None:
+    one = shape_of_model(load_experiment("platform=cpu", f"model={name}").model)
+    heads, hidden, ffn = (one.num_attention_heads + 2 * one.num_query_groups), one.hidden_size, one.ffn_hidden_size
+    own = {layer: (n, k) for layer, (_, n, k) in LAYERS[accelerator].items()}
+    assert own["qkv"] == (heads * one.kv_channels, hidden)
+    assert own["projection"] == (hidden, one.num_attention_heads * one.kv_channels)
+    assert (own["fc1"], own["fc2"]) == ((2 * ffn, hidden), (hidden, ffn))
+    assert own["output"] == (one.vocabulary, hidden)
+    known = cases(Scope(accelerator, 1, 8, 80 << 30, full=True))
+    products = [(case["dtype"], case["m"], case["n"], case["k"]) for case in known if case["kind"] == "gemm"]
+    assert len(products) == len(set(products))  # none is timed twice
+    found = [*figures(samples_of(known, lines_of(known), 1))]
+    assert {str(one.of["layer"]) for one in found if one.name == "layer_rate"} == {*LAYERS[accelerator]}
+    fit = next(
+        one for one in found if one.name == "gemm_rate" and one.of["precision"] == ("bf16" if accelerator else "fp32")
+    )
+    assert fit.cases == 4**3 + 5
+    assert not [case for case in cases(Scope(accelerator, 1, 8, 80 << 30, full=False, probe=True)) if "layer" in case]
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("accelerator", [False, True])
+def test_what_an_all_reduce_hides_behind_a_product_is_beside_the_two_alone(accelerator: bool, full: bool) -> None:
+    known = cases(Scope(accelerator, 4, 8, 80 << 30, full))
+    lines = lines_of(known)
+    for line in lines:
+        case = known[line["case"]]
+        line["seconds"] = {"gemm": 3.0, "all_reduce": 2.0, "overlap": 3.5}.get(case["kind"], 1.0)
+    found = {one.of["ranks"]: one for one in figures(samples_of(known, lines, 4)) if one.name == "overlap_hidden"}
+    assert {ranks: one.value for ranks, one in found.items()} == {2: 0.75, 4: 0.75}
+    assert found[4].interval == (0.75, 0.75)
+
+
+def test_the_knee_of_the_roofline_is_the_best_product_over_triad() -> None:
+    known = machine(noise=0.05)
+    found = [one for one in known.figures if one.name == "roofline_knee"]
+    assert {(one.of["ranks"], one.of["precision"]) for one in found} == {*product((1, 2), ("fp32", "bf16"))}
+    for one in found:
+        best, rate = (known.value(name, **one.of) for name in ("gemm_best", "triad_rate"))
+        assert best and rate and one.value == pytest.approx(best / rate)
+        assert one.interval is not None and one.interval[0] < one.value < one.interval[1]
+
+
+def test_the_share_of_a_data_sheet_s_peak_is_of_the_best_product() -> None:
+    known = machine(noise=0.05)
+    (found, _) = shares_of(known, {"fp32": 4 * RATE})
+    best = next(one for one in known.figures if one.name == "gemm_best" and one.of == found.of)
+    assert (found.name, found.value) == ("peak_share", best.value / 4 / RATE)
+    assert best.interval is not None and found.interval == pytest.approx([end / 4 / RATE for end in best.interval])
+    assert not [*shares_of(known, {})]
 
 
 def test_attention_of_a_cpu_is_of_whole_blocks_as_estimate_has_it() -> None:
@@ -151,6 +215,34 @@ def test_two_rounds_are_too_few_for_an_interval_and_a_case_without_seconds_gives
     assert all(one.interval is None for one in figures(samples_of(known, lines, 2)))
     gone = [line for line in lines if known[line["case"]]["kind"] != "adam"]
     assert "adam_rate" not in {one.name for one in figures(samples_of(known, gone, 2))}
+
+
+def test_figures_of_no_whole_round_are_named_with_the_reason() -> None:
+    known = cases(SMALL)
+    late = max(i for i, case in enumerate(known) if case["kind"] == "gemm" and case["ranks"] == 1)
+    lines = [line for line in lines_of(known) if line["case"] != late]
+    samples = samples_of(known, lines, 2)
+    why = incomplete(samples, ())
+    precision = DTYPES[known[late]["dtype"]][0]
+    count = next(one.cases for one in machine().figures if one.name == "gemm_best" and one.of["precision"] == precision)
+    assert why["gemm_best"].startswith(
+        f"no round timed all cases of ranks=1 precision={precision} ({count - 1} of {count}):"
+    )
+    assert {*why} >= {"gemm_rate", "roofline_knee"}
+    assert "adam_rate" not in why
+    assert not incomplete(samples_of(known, lines_of(known), 2), ())
+    assert not incomplete(samples, {late})  # which torch refused: that reason is its own
+    nothing = incomplete(samples_of(known, [], 2), ())
+    assert {*nothing} >= {one.name for one in machine().figures}  # each is said, of links, too
+
+
+@pytest.mark.parametrize("cores", [1, 2, 8, 16, 64])
+def test_quick_has_time_for_several_rounds_on_any_cpu(cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "cores_here", lambda: cores)
+    scope = session.scope_of(NO_DEVICES, None, "quick")
+    assert scope.ranks == min(8, 2 * cores)
+    _, minutes = session.SIZES["quick"]
+    assert sum(case["least_s"] for case in cases(scope)) < session.OF_KERNELS * 60 * minutes / 5
 
 
 @given(st.integers(1, 30), st.integers(1, 6), st.data())

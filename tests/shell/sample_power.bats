@@ -29,6 +29,17 @@ sampled() { timeout 1.5 bash "$script" "$out" 0.2 || [[ $? == 124 ]]; }
   grep -q '"device": 1, "power_w": null, "memory_used_bytes": null, "energy_j": null' "$out"
 }
 
+@test "clocks and temperatures by the columns that nvidia-smi and amd-smi have" {
+  tool nvidia-smi 'index, power.draw [W], memory.used [MiB], clocks.current.sm [MHz], temperature.gpu\n0, 912.10, 4, 1965, 61\n1, 7.00, 4, [N/A], 62\n'
+  sampled
+  grep -q '"device": 0, .*"tool": "nvidia-smi", "clock_mhz": 1965, "temperature_c": 61}' "$out"
+  grep -q '"device": 1, .*"clock_mhz": null, "temperature_c": 62}' "$out"
+  rm "$BATS_TEST_TMPDIR/bin/nvidia-smi" "$out"
+  tool amd-smi 'gpu,gfx_activity,socket_power,gfx_0_clk,mem_0_clk,edge,hotspot,mem\n0,95,1180,2100,2000,55,78,60\n'
+  sampled
+  grep -q '"device": 0, "power_w": 1180, .*"clock_mhz": 2100, "temperature_c": 78}' "$out"
+}
+
 @test "rocm-smi: after a warning, bytes as they are" {
   tool rocm-smi 'WARNING: idle\ndevice,Current Socket Graphics Package Power (W),VRAM Total Used Memory (B)\ncard3,351.0,10960896\n'
   sampled
