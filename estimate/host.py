@@ -23,7 +23,7 @@ PARAMETERS = {
     "launch_moe": 4.7e-4,
     "launch_expert": 1.7e-4,
     "graphs_unknown": 0.0,
-    "collective_latency": 5e-4,
+    "collective_latency": 8e-4,
     "send_latency": 2e-4,
     "link_efficiency": 1.0,
     "straggler": 0.05,
@@ -33,7 +33,7 @@ PARAMETERS = {
     "optimizer": 1.0,
 }
 """Parameters of a CPU that nobody measured, in place of those of GPUs: of the two cores in docs/guide/machine.yaml (a
-call of torch takes 2.4 us there, a collective of gloo 0.5 ms, a send 0.2 ms), where nothing overlaps. A guess that
+call of torch takes 2.4 us there, a collective of gloo in a step 0.8 ms, a send 0.2 ms), where nothing overlaps. A guess that
 `measure` replaces."""
 
 
