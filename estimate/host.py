@@ -33,8 +33,8 @@ PARAMETERS = {
     "optimizer": 1.0,
 }
 """Parameters of a CPU that nobody measured, in place of those of GPUs: of the two cores in docs/guide/machine.yaml (a
-call of torch takes 2.4 us there, a collective of gloo in a step 0.8 ms, a send 0.2 ms), where nothing overlaps. A guess that
-`measure` replaces."""
+call of torch takes 2.4 us there, a collective of gloo in a step 0.8 ms, a send 0.2 ms), where nothing overlaps. A guess
+that `measure` replaces."""
 
 
 def shipped_for(hardware: Iterable[str]) -> Parameters:

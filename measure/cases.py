@@ -14,7 +14,7 @@ from estimate.step_time import KEYS_OF_HOST, length_of_host
 
 Case = Mapping[str, Any]
 """kind, dtype, ranks, least_s (how long a timing takes at least) and the sizes of its kind; group: of ranks that
-exchange in groups of so many side by side."""
+exchange in groups of so many side by side, neighbours or, with stride, so far apart."""
 
 DTYPES = {
     "float32": ("fp32", 4),
@@ -343,6 +343,12 @@ def _groups(scope: Scope) -> list[int]:
     return [count for count in scope.counts if 1 < count < own and own % count == 0]
 
 
+def _across(scope: Scope) -> list[int]:
+    """Return the sizes of groups of one rank of each of so many nodes, side by side, as data parallelism makes them."""
+    sizes = {scope.nodes, *(1 << power for power in range(1, scope.nodes.bit_length()))}
+    return sorted(size for size in sizes if size > 1 and scope.nodes % size == 0) if scope.node_ranks > 1 else []
+
+
 def group_of(case: Case) -> int:
     """Return how many ranks of a case exchange with one another: all of them, or as many as each group has."""
     return int(case.get("group", case["ranks"]))
@@ -358,6 +364,9 @@ def _links(scope: Scope) -> Iterator[Case]:
             yield {"kind": kind, **common, "ranks": ranks, "bytes": 1 << power}
             for group in _groups(scope) if ranks == scope.node_ranks else ():
                 yield {"kind": kind, **common, "ranks": ranks, "group": group, "bytes": 1 << power}
+            for group in _across(scope) if ranks == scope.ranks else ():
+                apart = {"group": group, "stride": scope.node_ranks}
+                yield {"kind": kind, **common, "ranks": ranks, **apart, "bytes": 1 << power}
         sizes = {"bytes": 1 << (26 if scope.accelerator else 22), **dict.fromkeys("mnk", PROBED[scope.accelerator])}
         # both are timed alone, too
         yield {"kind": "overlap", **common, "dtype": _usual(scope), "ranks": ranks, **sizes}

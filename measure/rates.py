@@ -119,6 +119,7 @@ def _parts(cases: Sequence[Case]) -> Iterator[_Part]:
     for index, case in enumerate(cases):
         sizes = tuple((name, case[name]) for name in _BY.get(case["kind"], ()))
         sizes += tuple(zip(("first", "second"), case.get("pair", ()), strict=False))
+        sizes += (("stride", case["stride"]),) if "stride" in case else ()
         groups[case["kind"], case["dtype"], case["ranks"], group_of(case), sizes].append(index)
     for (kind, dtype, ranks, group, sizes), indices in groups.items():
         of: dict[str, int | str] = {"ranks": ranks} if kind != "send" else {}

@@ -25,6 +25,7 @@ from rank_program import die_with_parent, machine_facts, mark, say
 
 sys.path.append(str(Path(__file__).with_name("rehearsal")))
 
+Groups = Mapping[tuple[int, int], Any]
 WARM = 0.05  # a call that is no more faster than this than the fastest before it is warm
 MOST_WARM_UP = 20  # calls
 _SLICE_S = 0.1  # of which work takes a share
@@ -72,8 +73,10 @@ def _visit_all(settings: Mapping[str, Any], folder: Path, device: Any) -> None:
     import torch.distributed as dist
 
     world = dist.get_world_size()
-    counts = sorted({world, *(case[key] for case in settings["cases"] for key in ("ranks", "group") if key in case)})
-    groups = {count: _own_group(count) for count in counts}
+    cases = settings["cases"]
+    wanted = {(world, 1), *((case["ranks"], 1) for case in cases)}
+    wanted |= {(case["group"], case.get("stride", 1)) for case in cases if "group" in case}
+    groups = {key: _own_group(*key) for key in sorted(wanted)}
     ends, stopped = time.monotonic() + settings["limit_s"], _Stopped()
     torch.manual_seed(dist.get_rank())
     gc.disable()
@@ -81,14 +84,17 @@ def _visit_all(settings: Mapping[str, Any], folder: Path, device: Any) -> None:
         _phases(settings, folder, device, groups, stopped)
 
 
-def _own_group(count: int) -> Any:
-    """Return the process group of this rank among groups of so many neighbours; None where they leave it over."""
+def _own_group(count: int, stride: int) -> Any:
+    """Return the process group of this rank among groups of so many ranks, each so far from the next; None where they
+    leave it over."""
     import torch.distributed as dist
 
-    own, world = None, dist.get_world_size()
-    for first in range(0, world - count + 1, count):
-        group = dist.new_group(list(range(first, first + count)))  # by every rank, in one order
-        own = group if first <= dist.get_rank() < first + count else own
+    own, block = None, count * stride
+    for start in range(0, dist.get_world_size() - block + 1, block):
+        for first in range(start, start + stride):
+            members = range(first, first + block, stride)
+            group = dist.new_group([*members])  # by every rank, in one order
+            own = group if dist.get_rank() in members else own
     return own
 
 
@@ -96,7 +102,7 @@ def _timed_all(  # noqa: PLR0913
     settings: Mapping[str, Any],
     folder: Path,
     device: Any,
-    groups: Mapping[int, Any],
+    groups: Groups,
     ends: float,
     stopped: _Stopped,
 ) -> bool:
@@ -135,9 +141,7 @@ def _paused(visits: Sequence[Sequence[int]], pause_s: float) -> Iterator[Sequenc
         yield visit
 
 
-def _phases(
-    settings: Mapping[str, Any], folder: Path, device: Any, groups: Mapping[int, Any], stopped: _Stopped
-) -> None:
+def _phases(settings: Mapping[str, Any], folder: Path, device: Any, groups: Groups, stopped: _Stopped) -> None:
     """Do one kind of work for some seconds on every rank, then the next, while power is sampled or counted."""
     import torch
     import torch.distributed as dist
@@ -156,9 +160,7 @@ def _phases(
             lines.flush()
 
 
-def _sustained(
-    one: Mapping[str, Any], device: Any, groups: Mapping[int, Any], counters: Sequence[str] | None
-) -> dict[str, Any]:
+def _sustained(one: Mapping[str, Any], device: Any, groups: Groups, counters: Sequence[str] | None) -> dict[str, Any]:
     """Do work for a share of each tenth of a second; return from when to when, how many calls, and joules by the
     processors' own `counters`."""
     import torch
@@ -278,7 +280,7 @@ class _Stopped:
         self.signal = number
 
 
-def _visit(case: Mapping[str, Any], device: Any, groups: Mapping[int, Any]) -> dict[str, Any]:
+def _visit(case: Mapping[str, Any], device: Any, groups: Groups) -> dict[str, Any]:
     """Return seconds of one call of the case's work, how many calls were timed and how many warmed up; or an error,
     that of this rank or that another had one: none waits for a rank that has no work."""
     import torch
@@ -325,7 +327,7 @@ def _clock(work: Callable[[], object], device: Any) -> Callable[[int], float]:
     return seconds_of
 
 
-def _warm(seconds_of: Callable[[int], float], case: Mapping[str, Any], groups: Mapping[int, Any]) -> tuple[float, int]:
+def _warm(seconds_of: Callable[[int], float], case: Mapping[str, Any], groups: Groups) -> tuple[float, int]:
     """Call until it is no faster any more; return the fastest call, s, and how many there were."""
     if "each" in case:
         return min(seconds_of(1) for _ in range(MOST_WARM_UP // 4)), MOST_WARM_UP // 4
@@ -341,7 +343,7 @@ def _warm(seconds_of: Callable[[int], float], case: Mapping[str, Any], groups: M
 
 
 def _timed(
-    seconds_of: Callable[[int], float], warm: tuple[float, int], case: Mapping[str, Any], groups: Mapping[int, Any]
+    seconds_of: Callable[[int], float], warm: tuple[float, int], case: Mapping[str, Any], groups: Groups
 ) -> dict[str, Any]:
     import torch.distributed as dist
 
@@ -350,14 +352,14 @@ def _timed(
     if case["kind"] in _TOGETHER:  # ranks that wait for each other make as many calls
         calls = _agreed(calls, case, groups)
     if "pair" not in case:
-        dist.barrier(groups[case["ranks"]])  # at the same time, as in training
+        dist.barrier(groups[case["ranks"], 1])  # at the same time, as in training
     if count := case.get("each"):
         each = [seconds_of(1) for _ in range(count)]
         return {"seconds": sum(each) / count, "calls": count, "each": each}
     return {"seconds": seconds_of(calls), "calls": calls, "warm_up": warm_up}
 
 
-def _all_can(can: bool, case: Mapping[str, Any], groups: Mapping[int, Any]) -> bool:
+def _all_can(can: bool, case: Mapping[str, Any], groups: Groups) -> bool:
     """Return whether every rank of the case can do its work."""
     import torch
     import torch.distributed as dist
@@ -374,7 +376,7 @@ def _all_can(can: bool, case: Mapping[str, Any], groups: Mapping[int, Any]) -> b
     return bool(_agreed(can, case, groups))
 
 
-def _agreed(value: int, case: Mapping[str, Any], groups: Mapping[int, Any]) -> int:
+def _agreed(value: int, case: Mapping[str, Any], groups: Groups) -> int:
     """Return the least value of the ranks of the case."""
     import torch
     import torch.distributed as dist
@@ -387,7 +389,7 @@ def _agreed(value: int, case: Mapping[str, Any], groups: Mapping[int, Any]) -> i
         else:
             dist.recv(shared, first)
     else:
-        dist.all_reduce(shared, dist.ReduceOp.MIN, group=groups[case["ranks"]])
+        dist.all_reduce(shared, dist.ReduceOp.MIN, group=groups[case["ranks"], 1])
     return int(shared.item())
 
 

@@ -16,8 +16,8 @@ import torch.distributed as dist
 from torch.nn import functional
 
 Work = Callable[[], object]
-Groups = Mapping[int, "dist.ProcessGroup | None"]
-"""The process group of as many ranks that this rank belongs to, by their number."""
+Groups = Mapping[tuple[int, int], "dist.ProcessGroup | None"]
+"""The process group that this rank belongs to, by how many ranks it has and how far each is from the next."""
 LAUNCHES = 200  # of one small kernel, timed as one
 BEHIND = 20
 """Small kernels before each that threads share, who sleep meanwhile as in a training: right behind one another, such
@@ -205,7 +205,7 @@ def _bytes(case: Mapping[str, Any], device: torch.device, parts: int = 1) -> tor
 def _group(case: Mapping[str, Any], groups: Groups) -> tuple[int, Any]:
     """Return how many ranks exchange with one another, and their process group."""
     ranks = case.get("group", case["ranks"])
-    return ranks, groups[ranks]
+    return ranks, groups[ranks, case.get("stride", 1)]
 
 
 def _all_reduce(case: Mapping[str, Any], device: torch.device, groups: Groups) -> Work:
@@ -251,7 +251,7 @@ def _send(case: Mapping[str, Any], device: torch.device, _: Groups) -> Work:
 
 def _overlap(case: Mapping[str, Any], device: torch.device, groups: Groups) -> Work:
     """Reduce while a product runs; both alone are cases of their own."""
-    product, whole, group = _gemm(case, device, groups), _bytes(case, device), groups[case["ranks"]]
+    product, whole, group = _gemm(case, device, groups), _bytes(case, device), groups[case["ranks"], 1]
 
     def both() -> None:
         reduced = dist.all_reduce(whole, group=group, async_op=True)

@@ -161,6 +161,12 @@ def test_groups_side_by_side_need_no_case_of_as_many_ranks(tmp_path: Path) -> No
     assert all(line["seconds"] > 0 for (line,) in sampled(tmp_path, 4, [case]))
 
 
+def test_ranks_of_several_nodes_exchange_one_of_each(tmp_path: Path) -> None:
+    """Be two nodes of two ranks: the first of each are a group, and the second ones."""
+    case = {"kind": "all_reduce", "dtype": "float32", "ranks": 4, "group": 2, "stride": 2, "least_s": 1e-3}
+    assert all(line["seconds"] > 0 for (line,) in sampled(tmp_path, 4, [{**case, "bytes": 1 << 12}]))
+
+
 def test_a_rank_that_cannot_do_a_piece_of_work_lets_none_wait_and_leaves_no_file(tmp_path: Path) -> None:
     (tmp_path / "save-1.tmp").mkdir()  # where the second rank is to write
     case = {"dtype": "float32", "ranks": 2, "least_s": 1e-3, "bytes": 1 << 12}

@@ -47,6 +47,15 @@ def test_links_within_nodes_and_between_the_same_ranks_of_neighbours_are_timed()
     assert four.counts == (1, 2, 4, 6, 24)
 
 
+@pytest.mark.parametrize(("nodes", "sizes"), [(1, []), (2, [2]), (6, [2, 6]), (8, [2, 4, 8])])
+def test_groups_of_one_rank_of_each_node_are_timed_side_by_side(nodes: int, sizes: list[int]) -> None:
+    scope = Scope(accelerator=True, ranks=4 * nodes, cores=16, memory_bytes=80 << 30, full=False, nodes=nodes)
+    assert sorted({case["group"] for case in cases(scope) if case.get("stride") == 4}) == sizes
+    known, _ = made()
+    assert known.value("all_reduce_rate", ranks=8, group=2, stride=4)
+    assert known.value("all_reduce_rate", ranks=4, group=2), "of one node"
+
+
 @pytest.mark.parametrize(
     ("slower", "said"),
     [
