@@ -81,7 +81,7 @@ def of_programs(e: Experiment, plan: Plan, scope: Scope) -> dict[str, str]:
     read."""
     env = {name: (value, plan.env_reasons.get(name, "")) for name, value in plan.env.items() if name not in _OF_HOST}
     env |= {name: (str(follow(e, of)), because) for name, (of, because) in _PLACES.items()}
-    if e.accelerator is None:
+    if e.platform.vendor is None:
         env["MOST_THREADS"] = (str(useful_threads_of(e)), "more for a process make so small a micro-batch slower")
     env["VISIBILITY"] = (
         " ".join(vendor_of(e.accelerator).visibility),

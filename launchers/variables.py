@@ -90,7 +90,7 @@ def machine(e: Experiment, host: Host) -> Reasoned:
     """Return the variables that the ranks of any stack get for the machine's sake."""
     processes = 1 if e.rehearse == "layout" else e.gpus_per_node
     every, reason = max(1, host.cpu_count // processes), f"{host.cpu_count} cores / {processes} processes"
-    threads = min(every, useful_threads_of(e)) if e.accelerator is None else every
+    threads = min(every, useful_threads_of(e)) if e.platform.vendor is None else every
     if threads < every:
         reason += ", of which more threads than these make so small a micro-batch slower"
     env = {"OMP_NUM_THREADS": (str(threads), reason)}
