@@ -115,7 +115,7 @@ def ended(process: subprocess.Popen[bytes], limit_s: float) -> int:
         return process.wait()
 
 
-def measure(day: Day) -> bool:
+def measure(day: Day) -> None:
     """Measure the machine."""
     minutes = max(0.2, min(0.4 if day.tiny else 8.0, (day.ends - time.monotonic()) / 60 - 0.5))
     ranks = ("ranks=1",) if day.tiny else ()
@@ -123,10 +123,9 @@ def measure(day: Day) -> bool:
     if code := ended(program(*words), 60 * minutes + LIMIT_S):
         said = {2: "it was refused, and printed why"}.get(code, f"{day.path('machine')} says what is unknown, and why")
         raise FailedError(f"measure ended with exit code {code}: {said}")
-    return True
 
 
-def predict(day: Day) -> bool:
+def predict(day: Day) -> None:
     """Write down memory and step time before anything of it ran: as published runs say, and by this machine's file."""
     from conf import load_experiment
     from conf.machine import read
@@ -138,10 +137,9 @@ def predict(day: Day) -> bool:
         figures = estimate(e, machine=read(path) if path else None).figures
         found[name] = {key: [figures[key].value, figures[key].interval] for key in figures}
         day.path("predicted.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
-    return True
 
 
-def turns(day: Day) -> bool:
+def turns(day: Day) -> None:
     """Train the engine and the same model in plain PyTorch, each first in turn."""
     day.path("plain").mkdir(exist_ok=True)
     failed = list[str]()
@@ -155,7 +153,6 @@ def turns(day: Day) -> bool:
                 failed.append(str(error))
     if failed:
         raise FailedError("; ".join(failed))
-    return True
 
 
 def _plain(day: Day, turn: int) -> None:
@@ -168,16 +165,16 @@ def _plain(day: Day, turn: int) -> None:
         raise FailedError(f"plain PyTorch, turn {turn}, ended with exit code {code}, and printed why")
 
 
-def probe(day: Day) -> bool:
+def probe(day: Day) -> None:
     """Train once more with the probe riding along: it reads back what ran, and changes no loss, which it has to more
     digits."""
     day.launch("probed", "probe=true")
     if day.record("probed").read_back is None:
         raise FailedError("the probe read nothing back")
-    return _same_losses(day, "engine-0", "probed", 1e-6 if day.tiny else 1e-3)
+    _same_losses(day, "engine-0", "probed", 1e-6 if day.tiny else 1e-3)
 
 
-def resume(day: Day) -> bool:
+def resume(day: Day) -> None:
     """Kill a run after its first checkpoint, by SIGKILL, which nothing can answer; continue it, and hold its losses
     against those of a run that was whole."""
     name, saves = "killed", ("training.save_interval=4",)
@@ -195,11 +192,11 @@ def resume(day: Day) -> bool:
     day.launch(name, *saves, "resume=true")
     if not _marked(day.path("runs", name), "resumed"):
         raise FailedError("the run that was killed began anew, and did not go on from its checkpoint")
-    return _same_losses(day, "engine-0", name, 1e-3)
+    _same_losses(day, "engine-0", name, 1e-3)
 
 
-def _same_losses(day: Day, whole: str, other: str, relative: float) -> bool:
-    """Return that each loss of another run is that of the whole run in that step. FailedError: one is not."""
+def _same_losses(day: Day, whole: str, other: str, relative: float) -> None:
+    """Hold each loss of another run against that of the whole run in that step. FailedError: one is another."""
     records = [day.record(name) for name in (whole, other)]
     losses = [{step.iteration: step.loss for step in record.steps} for record in records if record is not None]
     if len(losses) < 2 or not losses[1]:
@@ -207,7 +204,6 @@ def _same_losses(day: Day, whole: str, other: str, relative: float) -> bool:
     for at, loss in losses[1].items():
         if abs(losses[0].get(at, 0.0) / loss - 1) >= relative:
             raise FailedError(f"step {at} of {other} has the loss {loss}, that of {whole} is {losses[0].get(at)}")
-    return True
 
 
 def _marked(runs: Path, kind: str) -> bool:
@@ -216,7 +212,7 @@ def _marked(runs: Path, kind: str) -> bool:
     return any(f"[tprimat] {kind} " in log.read_text(encoding="utf-8", errors="replace") for log in logs)
 
 
-def memory(day: Day) -> bool:
+def memory(day: Day) -> None:
     """Ask for more memory than there is: the record says so."""
     name, batch = "too_large", TOO_LARGE[day.tiny]
     size = batch.rpartition("=")[2]
@@ -228,15 +224,13 @@ def memory(day: Day) -> bool:
     status = record.status if (record := day.record(name)) is not None else "not there"
     if status != "out_of_memory":
         raise FailedError(f"the record of a run that asks for too much memory is {status}, not out_of_memory")
-    return True
 
 
-def report(day: Day) -> bool:
+def report(day: Day) -> None:
     """Write report.md: predicted beside measured, the engine beside plain PyTorch, and how each phase ended."""
     text = "\n".join(_report(day)) + "\n"
     day.path("report.md").write_text(text, encoding="utf-8")
     print(text)
-    return True
 
 
 def _report(day: Day) -> Iterator[str]:
@@ -305,7 +299,7 @@ def run_plain(day: Day, out: Path) -> None:
     out.write_text(json.dumps({"seconds": seconds[WARM_UP:], "peak_bytes": peak}), encoding="utf-8")
 
 
-PHASES: Mapping[str, Callable[[Day], bool]] = {
+PHASES: Mapping[str, Callable[[Day], None]] = {
     "measure": measure,
     "predict": predict,
     "turns": turns,
@@ -331,7 +325,8 @@ def run(day: Day, names: Sequence[str]) -> int:
         started = time.monotonic()
         try:
             day.check_time()
-            word = "done" if PHASES[name](day) else "failed"
+            PHASES[name](day)
+            word = "done"
         except LateError:
             print(f"gpu-day: time is up before {name} is done; call it again", flush=True)
             return 3

@@ -18,7 +18,7 @@ from estimate.fitted import Parameters, shipped
 from estimate.host import shipped_for
 from estimate.jobs import PEAK_OF, Jobs
 from estimate.memory import ASSUMED, Memory, memory
-from estimate.of_machine import untold, with_machine
+from estimate.of_machine import why_a_guess, with_machine
 from estimate.predict import Prediction, predict
 from estimate.resident import beyond_tensors
 from estimate.rows import jobs_of
@@ -130,11 +130,12 @@ def estimate(e: Experiment, parameters: Parameters | None = None, machine: Machi
     tokens = e.training.global_batch_size * e.training.seq_length
     speed = seconds.under(tokens / e.layout.world_size, "tokens/s/GPU", _WHY)
     figures = {**_speeds(e, seconds, speed), **_sizes(jobs, bytes_, machine), **_power(e, speed)}
-    why = untold(e, machine) if machine else ""
-    host = machine.host if machine and not why else ""
-    untrained = (
-        f"a guess: the machine's file has its kernels and links, but not what whole steps take ({why}" if why else ""
-    )
+    host, untrained = "", ""
+    if machine and (guess := why_a_guess(e, machine)):
+        what = "a guess: the machine's file has its kernels and links, but not what whole steps take"
+        untrained = f"{what} ({guess[0]}): {guess[1]}"
+    elif machine:
+        host = machine.host
     return Estimate(e, jobs, known, bytes_, time, figures, host, untrained)
 
 

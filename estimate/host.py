@@ -18,6 +18,8 @@ from estimate.fitted import Parameters, Value, shipped
 _WIDTH, _COPIED = 768, 64_000_000  # of the matrices; bytes, more than caches hold
 _TRIES = 6  # of which the fastest counts: others use the machine, too
 _LOOPBACK = 1 / 32  # of the memory's bandwidth: gloo copies each byte several times on its way
+EXPOSED = ("tensor", "context", "experts", "pipeline", "data")
+"""Kinds of communication, which a CPU that computes hides none of."""
 PARAMETERS = {
     "launch_dense": 3.9e-4,
     "launch_moe": 4.7e-4,
@@ -27,14 +29,15 @@ PARAMETERS = {
     "send_latency": 2e-4,
     "link_efficiency": 1.0,
     "straggler": 0.05,
-    **{f"exposed_{name}": 1.0 for name in ("tensor", "context", "experts", "pipeline", "data")},
+    **{f"exposed_{name}": 1.0 for name in EXPOSED},
     "memory_efficiency": 1.0,
     "traffic": 2.0,
     "optimizer": 1.0,
 }
 """Parameters of a CPU that nobody measured, in place of those of GPUs: of the two cores in docs/guide/machine.yaml (a
-call of torch takes 2.4 us there, a collective of gloo in a step 0.8 ms, a send 0.2 ms), where nothing overlaps. A guess
-that `measure` replaces."""
+call of torch takes 2.4 us there, a collective of gloo in a step 0.8 ms, a send 0.2 ms), where nothing overlaps;
+straggler: the share of a step that ranks wait for the slower one, for each doubling of their number. A guess that
+`measure` replaces."""
 
 
 def shipped_for(hardware: Iterable[str]) -> Parameters:

@@ -17,6 +17,7 @@ from conf.machine import BEHIND, GROUPED, Factor, Machine, processes_of
 from conf.resolve import Experiment
 from conf.threads import threads_of, useful_threads
 from estimate.fitted import Error, Parameters, Value, shipped
+from estimate.host import EXPOSED, PARAMETERS
 from estimate.jobs import Jobs, Numbers
 from estimate.predict import DISTANCES
 from estimate.rows import Column, jobs_of
@@ -25,7 +26,6 @@ from estimate.step_time import A100, CALLS_OF_LAYER, cases_of, step_time, vendor
 MEASURED = 0.05
 """Standard deviation of the logarithm of what was measured on the very machine."""
 _MOVED = ("rms_norm_rate", "swiglu_rate", "rope_rate")
-_EXPOSED = ("tensor", "context", "experts", "pipeline", "data")
 CROWDED = "crowded."
 """Before the name of a parameter whose factor is another one where ranks share cores."""
 _OF_GPU = ("step_overhead", "micro_overhead")  # of a GPU: on a CPU they are calls, which are counted
@@ -33,7 +33,7 @@ FITTED: Mapping[str, float] = {
     **dict.fromkeys(_OF_GPU, 1.5),
     "straggler": 0.7,
     **dict.fromkeys(("host", "permute", "collective_latency", f"{CROWDED}collective_latency"), 0.4),
-    **dict.fromkeys(("grouped", "optimizer", *(f"exposed_{name}" for name in _EXPOSED)), 0.2),
+    **dict.fromkeys(("grouped", "optimizer", *(f"exposed_{name}" for name in EXPOSED)), 0.2),
     **dict.fromkeys(("traffic", "traffic_backward", "link_efficiency"), 0.15),
     "gemm_backward": 0.08,
 }
@@ -48,9 +48,6 @@ CALLS: Mapping[str, tuple[int, int]] = {
 """Calls of a layer's forward pass on a CPU as estimate.step_time counts them; of a layer with experts without those of
 each expert, which stand beside it. Second, the products and larger kernels among them that all threads of a rank begin
 together. The trainings correct all of them together."""
-STRAGGLES = 0.05
-"""Share of a step that ranks on a CPU wait for the slower one, for each doubling of their number, before any training
-says it."""
 REPEATED = 0.12
 """Standard deviation of the logarithm of a training's step time that is measured again: two runs of one are 5 % apart
 in the median on two cores of a virtual machine, and 10 to 20 % in one of six."""
@@ -66,7 +63,7 @@ def with_machine(
     _check(e, machine)
     source = f"{parameters.source}; {machine.device} on {machine.host}, measured {machine.date}"
     known, values = _replaced(machine, columns, parameters)
-    if untold(e, machine):
+    if why_a_guess(e, machine):
         return known, msgspec.structs.replace(values, source=source)
     offsets = {name: Value(1.0, MEASURED) for case in cases_of(jobs_of([known])).distinct for name in case.offsets}
     errors = {DISTANCES[0][0]: {"all": _error(machine)}}
@@ -76,22 +73,22 @@ def with_machine(
     return known, msgspec.structs.replace(times, offsets=offsets, errors=errors, measured=measured, source=source)
 
 
-def untold(e: Experiment, machine: Machine) -> str:
-    """Return why no training on the machine says how long a step of `e` takes, and what to try; empty where they do. On
+def why_a_guess(e: Experiment, machine: Machine) -> tuple[str, str] | None:
+    """Return why no training on the machine says how long a step of `e` takes, and what to try; None where they do. On
     a GPU another framework than theirs has other kernels; one process waits for no other; and ranks that share cores
     wait for one another's turns."""
     if not machine.factors:
         few = machine.unknown.get("factors", f"{len(machine.trainings)} trainings completed")
         hint = "call `tprimat measure` again with its folder, which goes on, with more minutes or on an idle machine"
-        return f"{few}): {hint}"
+        return few, hint
     if machine.accelerator and not any(f"framework={e.framework.name}" in one.run for one in machine.trainings):
-        return f"no training was by {e.framework.name}): `tprimat estimate calibrate` by runs of it"
+        return f"no training was by {e.framework.name}", "`tprimat estimate calibrate` by runs of it"
     most = max(processes_of(one) for one in machine.trainings)
     if e.gpus_per_node > most == 1:
-        return "all trainings were of one process): call `tprimat measure` with more ranks"
+        return "all trainings were of one process", "call `tprimat measure` with more ranks"
     if not machine.accelerator and e.gpus_per_node > machine.cores >= most:
-        return f"no training had more processes than the {machine.cores} cores): call `tprimat measure full`"
-    return ""
+        return f"no training had more processes than the {machine.cores} cores", "call `tprimat measure full`"
+    return None
 
 
 def learned(
@@ -288,8 +285,8 @@ class _Figures:
         """Return parameters of a CPU, where gloo and the program that launches leave nothing to compute meanwhile, and
         no graph launches."""
         call, with_others = (self.machine.value(name, ranks=self.ranks) for name in ("launch", "thread_launch"))
-        known: dict[str, float | None] = {f"exposed_{name}": 1.0 for name in _EXPOSED}
-        known |= {"graphs_unknown": 0.0, "straggler": STRAGGLES, "grouped": self._grouped()}
+        known: dict[str, float | None] = {f"exposed_{name}": 1.0 for name in EXPOSED}
+        known |= {"graphs_unknown": 0.0, "straggler": PARAMETERS["straggler"], "grouped": self._grouped()}
         # while a pipeline fills, ranks that share cores have them for themselves
         known["bubble"] = min(1.0, self.machine.cores / self.of_node)
         if call is None or with_others is None:

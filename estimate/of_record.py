@@ -71,7 +71,8 @@ def columns_of_record(record: Record) -> dict[str, Column]:
     ranks = sizes["tensor_model"] * sizes["pipeline_model"] * sizes["context"]
     of_node = _ranks_of_node(record, device, world)
     spelled = precision if precision in PEAK_OF else "nvfp4"
-    tokens = (facts.size("micro_batch_size") or 1) * (facts.size("seq_length") or 1) / sizes["context"]
+    work = {name: facts.size(name) or 1 for name in _WORK}
+    tokens = work["micro_batch_size"] * work["seq_length"] / sizes["context"]
     useful = useful_threads(tokens, known.shape.hidden_size)
     machine = columns_of_host(of_node, useful) if device.vendor is None else columns_of_hardware(device, spelled)
     fp32 = precision == "fp32"
@@ -79,7 +80,7 @@ def columns_of_record(record: Record) -> dict[str, Column]:
         **columns_of_shape(known.shape),
         **machine,
         **{f"{name}_parallel_size": size for name, size in sizes.items()},
-        **{name: facts.size(name) or 1 for name in _WORK},
+        **work,
         **_recomputed(facts),
         **UNKNOWN,
         "expert_tensor_parallel_size": facts.size("expert_tensor_parallel_size") or sizes["tensor_model"],

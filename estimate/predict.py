@@ -68,8 +68,8 @@ def classes_of(case: Case) -> tuple[str, ...]:
 
 def predict(jobs: Jobs, parameters: Parameters | None = None) -> Prediction:
     """Return the step times of jobs and their intervals; nan where a rate of the GPU is unknown."""
-    known = shipped_for(np.unique(jobs.hardware).tolist()) if parameters is None else parameters
     cases = cases_of(jobs)
+    known = shipped_for(case.hardware for case in cases.distinct) if parameters is None else parameters
     parts = step_time(jobs, known, cases)
     total = parts.total
     expected = [_expected(known, case) for case in cases.distinct]

@@ -15,7 +15,7 @@ from conf.errors import ConfigError, Problem
 from conf.freeze import freeze, frozen
 from conf.resolve import Experiment
 from conf.secret import SECRET
-from conf.threads import useful_threads_of
+from conf.threads import threads_of, useful_threads_of
 from conf.vocabulary import read_yaml, short_names
 from launchers.frameworks import framework_of
 from launchers.plan import STEERING, Host, Reasoned
@@ -90,7 +90,8 @@ def machine(e: Experiment, host: Host) -> Reasoned:
     """Return the variables that the ranks of any stack get for the machine's sake."""
     processes = 1 if e.rehearse == "layout" else e.gpus_per_node
     every, reason = max(1, host.cpu_count // processes), f"{host.cpu_count} cores / {processes} processes"
-    threads = min(every, useful_threads_of(e)) if e.platform.vendor is None else every
+    useful = useful_threads_of(e) if e.platform.vendor is None else every
+    threads = threads_of(host.cpu_count, processes, useful)
     if threads < every:
         reason += ", of which more threads than these make so small a micro-batch slower"
     env = {"OMP_NUM_THREADS": (str(threads), reason)}

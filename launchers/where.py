@@ -37,8 +37,7 @@ _SOURCES = (".py", ".yaml", ".csv", ".sh")
 
 def host() -> Host:
     """Return this machine, with the cores that this process may use."""
-    available = cores_here()
-    return Host(python=sys.executable, cpu_count=available, ci="CI" in os.environ)
+    return Host(python=sys.executable, cpu_count=cores_here(), ci="CI" in os.environ)
 
 
 def now() -> str:
