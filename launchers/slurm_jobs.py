@@ -22,6 +22,7 @@ _USUAL = ("None", "(null)", "", "Resources", "Priority", "BeginTime", "JobArrayT
 _FIELD = re.compile(r"(\w+)=(\S*)")
 _UNKNOWN = "invalid job id"
 _REFUSED = "submission failed"
+_NO_TASK = str(0xFFFFFFFE)  # Slurm's NO_VAL: scontrol prints it for an array that was cancelled before a task began
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,7 @@ def controlled(text: str) -> dict[str, Job]:
 
 def _task(name: str) -> str:
     array, _, task = name.partition("_")
-    return name if task.isdigit() else array
+    return name if task.isdigit() and task != _NO_TASK else array
 
 
 def _of(seen: Mapping[str, Job], task: str) -> Job | None:

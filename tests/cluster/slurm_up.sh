@@ -76,7 +76,7 @@ for ((i = 0; i < 8; i++)); do
 done
 printf 'NodeName=tn[1-2] Name=gpu File=%s/dev/gpu[0-7]\n' "$folder" >"$folder/etc/gres.conf"
 storage=none
-if command -v slurmdbd mariadbd >/dev/null; then
+if command -v slurmdbd >/dev/null && command -v mariadbd >/dev/null; then
   storage="slurmdbd
 AccountingStorageHost=127.0.0.1
 AccountingStoragePort=$((port + 3))
