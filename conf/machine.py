@@ -113,9 +113,21 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         nearest = min(counts, key=lambda count: (abs(count - ranks), count), default=0)
         return {str(one.of["precision"]): one.value for one in found if one.of["ranks"] == nearest}
 
-    def value(self, name: str, **of: int | str) -> float | None:
+    def figure(self, name: str, **of: int | str) -> Figure | None:
         """Return a figure by its name and what it belongs to; None where it was not measured."""
-        return next((one.value for one in self.figures if one.name == name and dict(one.of) == of), None)
+        return next((one for one in self.figures if one.name == name and dict(one.of) == of), None)
+
+    def value(self, name: str, **of: int | str) -> float | None:
+        """Return the value of `figure`."""
+        found = self.figure(name, **of)
+        return None if found is None else found.value
+
+    def of_a_node(self) -> Machine:
+        """Return what a file of several nodes says of its first one."""
+        ranks = self.ranks // self.nodes
+        most = {"ranks": ranks, "first": ranks - 1, "second": ranks - 1}
+        own = [one for one in self.figures if all(int(one.of.get(name, 0)) <= most[name] for name in most)]
+        return msgspec.structs.replace(self, ranks=ranks, nodes=1, figures=tuple(own))
 
 
 def write(path: Path, machine: Machine) -> None:

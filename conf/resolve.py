@@ -12,7 +12,7 @@ from conf.check import data_parallel_size, problems, warnings
 from conf.errors import ConfigError, Problem
 from conf.facts import LayoutRow, find_row, no_row
 from conf.recipes import GLOBAL_BATCH, MICRO_BATCH, OF_THE_WORK, Case, Recipe, find_recipe, no_recipe
-from conf.schema import BEST, IDENTICAL, Common, LayoutChoice, Request
+from conf.schema import BEST, IDENTICAL, Common, LayoutChoice, NodeReference, Request
 from conf.shapes import ENDS, Sizes
 from conf.vocabulary import follow, short_names
 
@@ -63,7 +63,7 @@ class Declared:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment(Common):
     """The complete request, frozen and valid. recipe: what method=max_performance runs. reasons: why a derived value is
-    what it is; warnings: what to mind."""
+    what it is; warnings: what to mind. node_reference: what preflight= holds each node against."""
 
     name: str
     recipe: Recipe | None
@@ -72,6 +72,7 @@ class Experiment(Common):
     declared: tuple[Declared, ...]
     reasons: tuple[str, ...]
     warnings: tuple[Problem, ...]
+    node_reference: NodeReference | None
 
     @property
     def accelerator(self) -> str | None:
@@ -218,6 +219,7 @@ def _made(r: Request, source: str | None, reasons: tuple[str, ...]) -> Experimen
         declared=tuple(Declared(f"environment.{name}", str(v), "as requested") for name, v in r.environment.items()),
         reasons=reasons,
         warnings=tuple(warnings(r, Sizes.of(layout))),
+        node_reference=None,
     )
 
 

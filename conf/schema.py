@@ -400,6 +400,20 @@ class Grid:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeReference:
+    """What a file of `measure` (launch machine=) says each node does, at the low end of its intervals: preflight= holds
+    the nodes against it. device: as torch names it, None on a CPU. product_flops_per_s: of each rank while all of its
+    node multiply. node_all_reduce, all_reduce: latency in s and bytes/s of a rank's link, of a node's ranks and of all;
+    None where the file has no such group."""
+
+    date: str
+    device: str | None
+    product_flops_per_s: float
+    node_all_reduce: tuple[float, ...] | None
+    all_reduce: tuple[float, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Common:
     """All of conf/config.yaml that an Experiment keeps as it was requested, one field a group or a root key; only
     training, optimizer and data have their null values filled in. method: one layout and one set of switches on both

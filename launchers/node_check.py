@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 
+from conf.errors import ConfigError, Problem
+from conf.facts import named_by_driver
+from conf.machine import Machine
 from conf.resolve import Experiment
+from conf.schema import NodeReference
 from launchers.plan import Plan
 from launchers.variables import START, torchrun
 
 PROGRAM = Path(__file__).parent / "ranks" / "node_check.py"
+REFERENCE = "TPRIMAT_NODE_REFERENCE"
 
 
 def wanted(e: Experiment) -> str:
@@ -23,7 +30,58 @@ def looked_at(plan: Plan, e: Experiment, python: str) -> Plan:
     """Return `plan` with its look at the nodes before all else, by the ranks that will train; as it is without."""
     if wanted(e) == "none":
         return plan
+    if e.node_reference is not None:
+        why = f"what a node does at least by the file of {e.node_reference.date[:10]} (launch machine=)"
+        plan = plan.with_env({REFERENCE: (json.dumps(asdict(e.node_reference)), why)})
     return replace(plan, setup=(command(e, python), *plan.setup))
+
+
+def held_against(e: Experiment, machine: Machine) -> Experiment:
+    """Return `e` with what a file of `measure` says its nodes do. ConfigError: it cannot be held against them."""
+    if wrong := list(_unfit(e, machine)):
+        raise ConfigError(*wrong)
+    node, world = machine.of_a_node(), e.nodes * e.gpus_per_node
+    product = _product(e, node)
+    assert product is not None
+    found = NodeReference(
+        date=machine.date,
+        device=machine.facts.get("device_name") if machine.accelerator else None,
+        product_flops_per_s=product,
+        node_all_reduce=_all_reduce(node, e.gpus_per_node),
+        all_reduce=_all_reduce(machine, world) if e.nodes == machine.nodes > 1 else None,
+    )
+    return replace(e, node_reference=found)
+
+
+def _unfit(e: Experiment, machine: Machine) -> Iterator[Problem]:
+    """Yield why a machine's file cannot be held against the nodes of `e`."""
+    if wanted(e) == "none":
+        what = "is held against the box that launch runs on, this run starts elsewhere, and nobody looks at its nodes"
+        yield Problem("machine", what, "preflight=none", "note, stop", "preflight=stop")
+    vendor, device = e.accelerator, named_by_driver(machine.device)
+    if machine.accelerator != (vendor is not None) or (vendor and device and device.name != e.hardware.name):
+        yield Problem("machine", "is a file of another device", machine.device, e.hardware.name)
+    elif _product(e, machine.of_a_node()) is None:
+        ranks = f"{e.gpus_per_node} ranks on {'one node' if machine.accelerator else 'a core each'}"
+        hint = f"tprimat measure ranks={e.gpus_per_node} on such a node, with more minutes= if it had few rounds"
+        yield Problem("machine", f"has no product with its interval (gemm_probed) of {ranks}", machine.date, hint=hint)
+
+
+def _product(e: Experiment, node: Machine) -> float | None:
+    """Return the least FLOP/s of a rank's product, while as many multiply as `e` has on a node. On a CPU by one thread,
+    as preflight= times it."""
+    precision = "bf16" if node.accelerator else "fp32"
+    found = node.figure("gemm_probed", ranks=e.gpus_per_node, precision=precision)
+    alone = node.accelerator or node.cores <= e.gpus_per_node
+    return found.interval[0] if found and found.interval and alone else None
+
+
+def _all_reduce(machine: Machine, ranks: int) -> tuple[float, ...] | None:
+    """Return the most seconds of latency, and the least bytes/s, of all-reduces of so many ranks."""
+    latency, rate = (machine.figure(f"all_reduce_{name}", ranks=ranks) for name in ("latency", "rate"))
+    if latency is None or rate is None or latency.interval is None or rate.interval is None:
+        return None
+    return latency.interval[1], rate.interval[0]
 
 
 def command(e: Experiment, python: str) -> tuple[str, ...]:

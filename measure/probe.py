@@ -5,26 +5,16 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from conf import box, devices
 from conf.errors import Problem
 from conf.machine import Machine
 from measure.session import PROBE, SIZES, measured, refuse_busy, scope_of, usable
 
 
-def of_a_node(machine: Machine) -> Machine:
-    """Return what a file of several nodes says of its first one."""
-    ranks = machine.ranks // machine.nodes
-    most = {"ranks": ranks, "first": ranks - 1, "second": ranks - 1}
-    own = [one for one in machine.figures if all(int(one.of.get(name, 0)) <= most[name] for name in most)]
-    return replace(machine, ranks=ranks, nodes=1, figures=tuple(own))
-
-
 def problems(known: Machine) -> list[Problem]:
     """Return what is wrong with this box beside a machine's file, of several nodes beside its first one's figures, by a
     probe of as many ranks. InputError: it cannot be measured here."""
-    reference = of_a_node(known)
+    reference = known.of_a_node()
     rounds, minutes = SIZES[PROBE]
     here, _ = usable(devices.find())
     refuse_busy(here)

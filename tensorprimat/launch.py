@@ -24,7 +24,7 @@ from conf.errors import ConfigError, InputError, Problem, command
 from conf.load import experiments, settle
 from conf.resolve import Experiment
 from estimate.headroom import headroom
-from launchers import bundle, make_plan, preflight, warm, where
+from launchers import bundle, make_plan, node_check, preflight, warm, where
 from launchers.frameworks import framework_of
 from launchers.matrix import Run
 from launchers.plan import Host, Scope
@@ -47,7 +47,15 @@ LAUNCH = Command(
     summary="Run LLM pre-training experiments: compose the config, check it, plan, run, record.",
     words="KEY=VALUE…",
     words_help="any key of conf/, in Hydra's grammar: --cfg job shows them all",
-    keys=(Key("machine", "a file of `measure`: nothing starts where a probe is slower", Path, None, "m.yaml"),),
+    keys=(
+        Key(
+            "machine",
+            "a file of `measure`: nothing starts where a probe is slower; of jobs preflight= says so",
+            Path,
+            None,
+            "m.yaml",
+        ),
+    ),
     others="any key of conf/, in Hydra's grammar",
     switches={"-m": "a,b in values: one experiment each", "--multirun": "the same as -m"}
     | {"--json": "the result (of a dry run: the plan) as JSON"}
@@ -75,33 +83,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     as_json = "--json" in typed.switches
     multirun = bool(typed.switches & {"-m", "--multirun"})
     requested = list(_requested(typed.rest, multirun=multirun))
-    if typed["machine"] and (away := [p for e in requested if not e.dry_run for p in _elsewhere(e)]):
-        raise ConfigError(*dict.fromkeys(away))
+    if typed["machine"]:
+        known = machine.read(typed["machine"])
+        requested = [node_check.held_against(e, known) if _starts_elsewhere(e) else e for e in requested]
     dry, runs = [e for e in requested if e.dry_run], [e for e in requested if not e.dry_run and e.bundle is None]
     if dry:
         _show_plans(list(map(rehearsal, dry)), as_json, "--files" in typed.switches)
     left = map(rehearsal, (e for e in requested if e.bundle is not None and not e.dry_run))
     bundle.leave([(e, make_plan(e, where.host()), scope) for e, scope in left])
-    if runs and typed["machine"]:
-        _probe(typed["machine"])
+    if typed["machine"] and not all(map(_starts_elsewhere, runs)):
+        _probe(known)
     return run_all(runs, as_json, is_matrix=multirun) if runs else 0
 
 
-def _elsewhere(e: Experiment) -> Iterator[Problem]:
-    """Yield that a run starts on another box than this one, the only one that machine= can hold against its file."""
-    by = "bundle=" if e.bundle else f"cluster={e.cluster.name}" if e.cluster.job or e.cluster.kubernetes else ""
-    if by:
-        hint = f"without machine= here, and {program('check')} machine=FILE … on the node, as of a job before this one"
-        yield Problem(
-            "machine", f"is held against the box that launch runs on, and {by} starts the run elsewhere", hint=hint
-        )
+def _starts_elsewhere(e: Experiment) -> bool:
+    """Return whether a run starts on another box than this one: preflight= holds that against machine= there."""
+    return bool(e.bundle or e.cluster.job or e.cluster.kubernetes)
 
 
-def _probe(path: Path) -> None:
+def _probe(known: machine.Machine) -> None:
     """Hold this box against what it was measured to do. InputError: it is slower, or another one."""
     from measure.probe import problems
 
-    if found := problems(machine.read(path)):
+    if found := problems(known):
         raise InputError(*found)
 
 

@@ -9,6 +9,7 @@ code 1 where something speaks against the run. Needs torch, and the files beside
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import socket
 import sys
@@ -20,12 +21,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from node_findings import ROUNDS, findings, summary
+from node_findings import ROUNDS, expected_s, findings, summary
 from node_tools import gpus_of_node, nothing_known
 from rank_program import die_with_parent, machine_facts, mark, say, stop
 
-GEMM = {"cpu": (512, "float32"), "cuda": (8192, "bfloat16")}
-"""Rows, columns and depth of the product, and its type."""
+GEMM = {"cpu": (512, "float32"), "cuda": (4096, "bfloat16")}
+"""Rows, columns and depth of the product, and its type: those of the figure gemm_probed of `measure`."""
 REDUCED_BYTES = {"cpu": 2**22, "cuda": 2**28}
 WARM_S, LEAST_S = {"cpu": 0.2, "cuda": 1.0}, {"cpu": 0.1, "cuda": 0.03}
 """How long products warm up (clocks rise), and how long a timing takes at least: of a CPU turns of the scheduler."""
@@ -51,15 +52,28 @@ def main() -> int:
     dist.init_process_group("gloo", timeout=LIMIT)
     try:
         nodes = _nodes(tools, None if given.cpu else int(os.environ["LOCAL_RANK"]))
-        found = findings(nodes)
+        reference = _reference("cpu" if given.cpu else "cuda")
+        found = findings(nodes, reference)
         stops = bool(found) and given.stop
         ends = (0, int(os.environ["GROUP_WORLD_SIZE"]) - 1)
         if os.environ["LOCAL_RANK"] == "0" and int(os.environ["GROUP_RANK"]) in ends:
-            _report(nodes, found, stops)
+            _report(nodes, found, stops, reference)
         dist.barrier()  # whoever ends first has the others ended, who should have reported
     finally:
         dist.destroy_process_group()
     return stop(1, f"engine: {summary(found)}", speaker="LOCAL_RANK") if stops else 0
+
+
+def _reference(kind: str) -> dict[str, Any] | None:
+    """Return what the plan says a node does by a file of `measure`, and what that makes of our timings; None without
+    one."""
+    text = os.environ.get("TPRIMAT_NODE_REFERENCE")
+    if not text:
+        return None
+    reference = json.loads(text)
+    ranks = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["WORLD_SIZE"])
+    expected = expected_s(reference, GEMM[kind][0], REDUCED_BYTES[kind], *ranks)
+    return {**reference, "expected_s": {name: float(f"{value:.4g}") for name, value in expected.items()}}
 
 
 def _nodes(tools: dict[str, Any], gpu: int | None) -> list[dict[str, Any]]:
@@ -74,7 +88,7 @@ def _nodes(tools: dict[str, Any], gpu: int | None) -> list[dict[str, Any]]:
     facts = machine_facts(gpu is not None)
     times = _times(device)
     about = {"rank": dist.get_rank(), "node": int(os.environ["GROUP_RANK"]), "tools": tools, "times": times}
-    about |= {"on_cpu": gpu is None}
+    about |= {"on_cpu": gpu is None, "device": facts["device_name"]}
     about |= {"host": os.environ.get("SLURMD_NODENAME") or socket.gethostname()}
     about |= {"versions": {name: facts[name] for name in VERSIONS if facts.get(name)}, "load": os.getloadavg()[0]}
     every: list[Any] = [None] * dist.get_world_size()
@@ -94,7 +108,7 @@ def _node(ranks: list[dict[str, Any]]) -> dict[str, Any]:
         **own,
         "versions": {**driver, **first["versions"]},
         **timed,
-        "on_cpu": first["on_cpu"],
+        **{name: first[name] for name in ("on_cpu", "device")},
         "pairs": times[0]["pairs"],
         "rates": _rates(times),
     }
@@ -129,7 +143,7 @@ def _times(device: Any) -> dict[str, Any]:
         group = dist.new_group(ranks, backend="gloo" if device.type == "cpu" else "nccl", timeout=LIMIT)
         return _Work(lambda: dist.all_reduce(moved, group=group), device) if node in of else None
 
-    product = _Work(lambda: torch.mm(left, right), device, alone=device.type == "cpu")
+    product = _Work(lambda: torch.nn.functional.linear(left, right), device, alone=device.type == "cpu")
     own = [reducing(at) for at in range(nodes)] if per_node > 1 else []
     couples = [(at, at + 1) for at in range(nodes - 1)] if nodes > 2 else []
     pairs = [reducing(*couple) for couple in couples]
@@ -218,7 +232,9 @@ def _synchronize(device: Any) -> None:
         torch.cuda.synchronize()
 
 
-def _report(nodes: list[dict[str, Any]], found: list[dict[str, Any]], stops: bool) -> None:
+def _report(
+    nodes: list[dict[str, Any]], found: list[dict[str, Any]], stops: bool, reference: dict[str, Any] | None
+) -> None:
     """Print a line for each node and finding for people, and all of it as one mark. stops: they end the run."""
     for node in nodes:
         gpus = f"{len(node['gpus'])} GPUs" if node["gpus"] else f"GPUs unknown: {node['unknown'].get('gpus')}"
@@ -227,8 +243,8 @@ def _report(nodes: list[dict[str, Any]], found: list[dict[str, Any]], stops: boo
     for one in found:
         say(f"preflight: {one['text']}")
     say(f"preflight: {len(nodes)} nodes, {len(found)} findings")
-    stopped = {"stopped": summary(found)} if stops else {}
-    mark("facts", {"preflight": {"nodes": nodes, "findings": found, **stopped}})
+    more = {**({"stopped": summary(found)} if stops else {}), **({"reference": reference} if reference else {})}
+    mark("facts", {"preflight": {"nodes": nodes, "findings": found, **more}})
 
 
 if __name__ == "__main__":

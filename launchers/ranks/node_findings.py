@@ -16,16 +16,50 @@ from statistics import median
 from typing import Any
 
 SLOWER_NODE, SLOWER_RANK, SLOWER_LINK, SLOWER_CPU = 1.05, 1.10, 1.10, 1.25
+HALF_RATE = 1 / 0.6
+"""Times as long as by a machine's file: a link at half rate, as conf/box.py has it."""
 IDLE_PERCENT, IDLE_BYTES = 5.0, 2**30
 """Most that an idle GPU may report: a driver keeps up to some hundreds of MiB for itself."""
 ROUNDS, END, BEST = 25, 7, 6
 """Rounds, and which of their sorted ratios ends the interval; which of their sorted times stands for the best ones."""
 Node = Mapping[str, Any]
+Reference = Mapping[str, Any]
 
 
-def findings(nodes: Sequence[Node]) -> list[dict[str, Any]]:
-    """Return what speaks against a fair and fast run. nodes: as launchers/ranks/node_check.py reports them."""
-    return [*_kinds(nodes), *_idle(nodes), *_limits(nodes), *_versions(nodes), *_links(nodes), *_slow(nodes)]
+def findings(nodes: Sequence[Node], reference: Reference | None = None) -> list[dict[str, Any]]:
+    """Return what speaks against a fair and fast run. nodes: as launchers/ranks/node_check.py reports them. reference:
+    conf.schema.NodeReference, with the seconds that its figures make of what was timed."""
+    known = [*_kinds(nodes), *_idle(nodes), *_limits(nodes), *_versions(nodes), *_links(nodes), *_slow(nodes)]
+    return [*known, *(_beside(nodes, reference) if reference else ())]
+
+
+def expected_s(reference: Reference, size: int, moved: int, ranks: int, world: int) -> dict[str, float]:
+    """Return the seconds that a machine's file makes of a product of `size` rows, columns and depth, and of all-reduces
+    of so many bytes in a node and over all."""
+    seconds = {"gemm_s": 2 * size**3 / reference["product_flops_per_s"]}
+    for name, of, count in (("reduce_s", "node_all_reduce", ranks), ("all_s", "all_reduce", world)):
+        if reference[of]:
+            latency, rate = reference[of]
+            seconds[name] = latency + 2 * (count - 1) / count * moved / rate
+    return seconds
+
+
+def _beside(nodes: Sequence[Node], reference: Reference) -> Iterator[dict[str, Any]]:
+    """Yield nodes that are surely slower than a machine's file, as `_slower` judges, or have another device."""
+    for node in nodes:
+        if node.get("device") != reference["device"]:
+            text = f"has {node.get('device')}, machine= is a file of {reference['device']}"
+            yield _finding(node, "another device", text)
+            continue
+        for name, what in (("gemm_s", "products"), ("reduce_s", "its own all-reduce"), ("all_s", "all-reduces of all")):
+            expected = reference["expected_s"].get(name)
+            if expected is None or (node.get("on_cpu") and name != "gemm_s"):
+                continue
+            own = [max(of_round) for of_round in zip(*node[name], strict=True)]
+            bound = HALF_RATE if name != "gemm_s" else SLOWER_CPU if node.get("on_cpu") else SLOWER_NODE
+            if how := _slower(own, [expected] * len(own), bound):
+                text = f"takes {_times(how)} as long as by machine= (of {reference['date'][:10]}) for {what}"
+                yield _finding(node, "slower than its file", text, ratio=how[0], interval=how[1:])
 
 
 def summary(found: Sequence[Mapping[str, Any]]) -> str:

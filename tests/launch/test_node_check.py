@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -13,7 +14,10 @@ from typing import Any
 import pytest
 
 from conf import load_experiment
+from conf.errors import ConfigError
+from conf.machine import VERSION, Figure, Machine, write
 from launchers import make_plan
+from launchers.node_check import REFERENCE, held_against
 from launchers.plan import Host, Plan
 from launchers.rank_modules import FOLDER, rank_module
 from parsers import read
@@ -249,6 +253,82 @@ def test_the_plan_of_a_job_on_gpus_looks_first_and_others_where_requested() -> N
     assert look[-1].endswith("node_check.py") and "--nnodes=2" in look and "--master-port=29501" in look
     assert of("preflight=stop").setup[0][-1] == "--stop"
     assert of("cluster=slurm", "preflight=none").setup == of().setup
+
+
+def machine(*, ranks: int, cores: int, product: float, accelerator: bool = True) -> Machine:
+    """Return a file with the figures that a job's nodes are held against: one node, of so many FLOP/s a product."""
+    precision = "bf16" if accelerator else "fp32"
+    device, facts = ("NVIDIA H100 80GB HBM3", {"device_name": "NVIDIA H100 80GB HBM3"}) if accelerator else ("cpu", {})
+    values = {"all_reduce_latency": (2e-5, "s"), "all_reduce_rate": (4e11, "bytes/s")}
+    own = [
+        Figure(name, value, unit, "", {"ranks": ranks}, (0.9 * value, 1.1 * value))
+        for name, (value, unit) in values.items()
+    ]
+    of: dict[str, int | str] = {"ranks": ranks, "precision": precision}
+    own.append(Figure("gemm_probed", product, "FLOP/s", "", of, (0.99 * product, 1.01 * product)))
+    day = "2026-11-29T00:00:00+00:00"
+    return Machine(VERSION, day, "a", device, accelerator, ranks, cores, facts, tuple(own))
+
+
+def test_a_job_on_gpus_takes_a_machines_figures_to_its_nodes() -> None:
+    known, host = machine(ranks=8, cores=128, product=6.5e14), Host(python="/py", cpu_count=8)
+    held = held_against(load_experiment(*PLAN, "cluster=slurm"), known)
+    reference = json.loads(make_plan(held, host).env[REFERENCE])
+    assert reference["device"] == "NVIDIA H100 80GB HBM3" and reference["all_reduce"] is None
+    assert reference["product_flops_per_s"] == pytest.approx(0.99 * 6.5e14)
+    expected = judge.expected_s(reference, 4096, 2**28, 8, 16)
+    assert expected["gemm_s"] == pytest.approx(2 * 4096**3 / (0.99 * 6.5e14))
+    assert expected["reduce_s"] == pytest.approx(2.2e-5 + 2 * 7 / 8 * 2**28 / 3.6e11)
+    assert "all_s" not in expected
+    assert REFERENCE not in make_plan(load_experiment(*PLAN, "cluster=slurm"), host).env
+    several = load_experiment("platform=cpu", "model=llama_tiny", "gpus_per_node=2", "preflight=note")
+    with pytest.raises(ConfigError, match="of 2 ranks on a core each"):  # two threads a rank, preflight= has one
+        held_against(several, machine(ranks=2, cores=4, product=1e11, accelerator=False))
+
+
+def test_the_product_is_the_one_that_measure_has() -> None:
+    from measure.cases import PROBED
+
+    sizes = {kind: size for kind, (size, _) in rank_module("node_check").GEMM.items()}
+    assert sizes == {"cuda": PROBED[True], "cpu": PROBED[False]}
+
+
+@pytest.mark.parametrize(
+    ("times", "on_cpu", "kinds"),
+    [
+        ({"gemm_s": 1.03, "reduce_s": 1.3}, False, []),
+        ({"gemm_s": 1.15, "reduce_s": 1.3}, False, ["slower than its file"]),
+        ({"gemm_s": 1.0, "reduce_s": 2.0}, False, ["slower than its file"]),
+        ({"gemm_s": 1.15, "reduce_s": 2.0}, True, []),
+        ({"gemm_s": 1.4, "reduce_s": 2.0}, True, ["slower than its file"]),
+    ],
+)
+def test_a_node_alone_is_held_against_a_file(times: Mapping[str, float], on_cpu: bool, kinds: list[str]) -> None:
+    generator = random.Random(3)
+    timed = {name: [rounds(factor, 0.01, generator) for _ in range(2)] for name, factor in times.items()}
+    own = node(0, **timed, all_s=[[], []], device="H100", on_cpu=on_cpu)
+    reference = {"date": "2026-11-29T00:00:00", "device": "H100", "expected_s": {"gemm_s": 1.0, "reduce_s": 1.0}}
+    found = judge.findings([own], reference)
+    assert [one["kind"] for one in found] == kinds
+    assert all("as long as by machine= (of 2026-11-29)" in one["text"] for one in found)
+    (other,) = judge.findings([{**own, "device": "A100"}], reference)
+    assert other["text"] == "node 0 (n0): has A100, machine= is a file of H100"
+
+
+@pytest.mark.slow
+@pytest.mark.engine
+@pytest.mark.parametrize(("product", "code"), [(1e14, 1), (1e9, 0)])
+def test_a_bundle_holds_its_node_against_a_file(product: float, code: int, tmp_path: Path) -> None:
+    """By a product for real: no core has 100 TFLOP/s, and any has one GFLOP/s."""
+    write(tmp_path / "m.yaml", machine(ranks=2, cores=2, product=product, accelerator=False))
+    words = ("platform=cpu", "framework=megatron", "model=llama_tiny", "gpus_per_node=2", "preflight=stop")
+    assert launch([*words, f"bundle={tmp_path / 'left'}", f"machine={tmp_path / 'm.yaml'}"]) == 0
+    env = {**os.environ, "PREFLIGHT": "only" if code == 0 else "", "PYTHON": sys.executable}
+    run = ["bash", str(tmp_path / "left" / "run.sh")]
+    done = subprocess.run(run, env=env, capture_output=True, text=True, check=False)
+    said = done.stdout + done.stderr
+    assert done.returncode == code, said
+    assert ("as long as by machine= (of 2026-11-29) for products" in said) == bool(code), said
 
 
 @pytest.mark.slow
