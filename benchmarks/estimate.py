@@ -1,13 +1,15 @@
 """Check how wrong predicted step times are on runs that the fit did not have, and how often their intervals hold them.
 
-    python benchmarks/estimate.py                      all splits, three minutes on one core
+    python benchmarks/estimate.py                      all splits, eight minutes on one core
     python benchmarks/estimate.py configuration speed  some of them
 
 Splits of the runs in conf/tables/measured.csv (estimate/held_out.py), of which each fold is predicted by a fit to the
 others that starts from the priors: unseen configuration, release of a stack, source, and architecture of GPU. Anchors:
 after calibration on one, three or six runs of a stack (a release on a GPU) of which the fit had none, or of a source
-of which it had none; the anchors' own configurations are not judged. Errors are |predicted / measured - 1|; coverage
-is nested: an interval's width, and by how much distance widens it, are of the errors of the other folds alone."""
+of which it had none, drawn eight times by chance: a table is of all draws; the anchors' own configurations are not
+judged. Errors are |predicted / measured - 1|; coverage
+is nested: an interval's width, and by how much distance widens it, are of the errors of the other folds alone; how well
+it is known itself is by drawing anew the groups whose runs err together (bootstrap by clusters)."""
 
 from __future__ import annotations
 
@@ -39,6 +41,7 @@ from estimate.held_out import (
     configurations,
     held_out,
     joined,
+    kept_together,
     quantile,
     splits,
     widths,
@@ -51,6 +54,7 @@ from estimate.step_time import cases_of, step_time, vendor_of
 
 FEWEST = 4  # runs of one stack and GPU, of which one is an anchor
 ANCHORS = (1, 3, 6)
+DRAWS = 8  # of anchors: by one alone the median of three anchors was anything from 4 to 5 %
 MANY = 200_000
 TITLES = {"configuration": "configuration", "release": "release of a stack", "source": "source"}
 TITLES |= {"precision": "precision of a framework on a GPU", "machine": "GPU of a framework's kind of work"}
@@ -79,8 +83,8 @@ def kinds(runs: Runs) -> Mapping[str, NDArray[np.bool_]]:
 
 
 def table(title: str, runs: Runs, error: Numbers, inside: NDArray[np.bool_], by: Sequence[str] = ()) -> None:
-    """Print the errors of each class and of each name of `by`. error: nan of runs that are not judged; inside: the
-    intervals of 80 and 95 % that hold each, shape (2, n)."""
+    """Print the errors of each class and of each name of `by`. error: nan of runs that are not judged, shape (n,) or
+    (draws, n); inside: the intervals of 80 and 95 % that hold each, shape (2, n) or (2, draws, n)."""
     print(f"\n{title}\n{'class':26} {'n':>5} {'median %':>9} {'90th %':>7} {'bias %':>7}   80 %   95 %")
     masks = {**kinds(runs), **{name: np.array(by) == name for name in sorted({*by})}}
     for name, mask in masks.items():
@@ -105,11 +109,23 @@ def held_inside(runs: Runs, some: HeldOut, everything: HeldOut, split: NDArray[n
     return inside
 
 
+def known_to(inside: NDArray[np.bool_], together: Sequence[str]) -> str:
+    """Return between what the share of runs in their intervals lies, as 95 of 100 draws of the groups whose runs err
+    together have it. inside: shape (2, n)."""
+    groups_, index = np.unique(list(together), return_inverse=True)
+    count, hits = np.bincount(index), np.array([np.bincount(index, each) for each in inside])
+    drawn = np.random.default_rng(0).integers(0, groups_.size, (2000, groups_.size))
+    shares = 100 * hits[:, drawn].sum(axis=2) / count[drawn].sum(axis=1)
+    ends = [np.quantile(each, (0.025, 0.975)) for each in shares]
+    return f"of {groups_.size} groups: " + ", ".join(f"{low:.0f} to {high:.0f} %" for low, high in ends)
+
+
 def anchored(runs: Runs, keys: Sequence[str]) -> Mapping[int, tuple[Numbers, Numbers]]:
     """Return by the number of anchors the errors after calibration on so many runs of one stack and GPU, where the fit
-    had no run of their key, and the half widths of their intervals of 80 and 95 %, shape (2, n)."""
-    size = runs.jobs.count
-    found = {count: (np.full(size, np.nan), np.full((2, size), np.nan)) for count in ANCHORS}
+    had no run of their key, shape (draws, n), and the half widths of their intervals of 80 and 95 %, shape (2, draws,
+    n)."""
+    shape = DRAWS, runs.jobs.count
+    found = {count: (np.full(shape, np.nan), np.full((2, *shape), np.nan)) for count in ANCHORS}
     cases, of_key = cases_of(runs.jobs), np.array(keys)
     stack = np.array([f"{case.stack} {case.hardware} {case.kind}" for case in cases.distinct])[np.asarray(cases.index)]
     for key in sorted({*keys}):
@@ -118,18 +134,20 @@ def anchored(runs: Runs, keys: Sequence[str]) -> Mapping[int, tuple[Numbers, Num
             others = runs.take(of_key != key)
             fitted = fit(others.jobs, others.step_time_s, others.alike, shipped(), "")
             known = msgspec.structs.replace(fitted, errors=shipped().errors, wider=shipped().wider)
-            for members, (count, result) in product(large, found.items()):
-                _after_anchors(runs, members, count, known, result)
+            for members, (count, (error, halves)), draw in product(large, found.items(), range(DRAWS)):
+                _after_anchors(runs, members, (count, draw), known, (error[draw], halves[:, draw]))
     return found
 
 
 def _after_anchors(
-    runs: Runs, members: NDArray[np.intp], count: int, known: Parameters, result: tuple[Numbers, Numbers]
+    runs: Runs, members: NDArray[np.intp], drawn: tuple[int, int], known: Parameters, result: tuple[Numbers, Numbers]
 ) -> None:
-    """Judge the runs at `members` after calibration on `count` of them that are drawn by chance."""
+    """Judge the runs at `members` after calibration on some of them that are drawn by chance. drawn: how many, and in
+    which draw."""
+    count, draw = drawn
     if members.size < FEWEST + count - 1:
         return
-    anchors = np.random.default_rng(1).choice(members, count, replace=False)
+    anchors = np.random.default_rng(draw).choice(members, count, replace=False)
     names = np.array(configurations(runs.jobs))
     rest = members[~np.isin(names[members], names[anchors])]
     if not rest.size:
@@ -145,7 +163,7 @@ def widened(found: Mapping[int, tuple[Numbers, Numbers]]) -> str:
     """Return by which factors the intervals after few own runs would hold what they say (`few_own_runs` in
     estimate/parameters.yaml)."""
     few = [(error, halves) for count, (error, halves) in found.items() if count < ENOUGH]
-    scores = np.concatenate([np.abs(error) / halves for error, halves in few], axis=1)
+    scores = np.concatenate([(np.abs(error) / halves).reshape(2, -1) for error, halves in few], axis=1)
     scores = scores[:, ~np.isnan(scores).any(axis=0)]
     now = shipped().wider[FEW].by if FEW in shipped().wider else (1.0, 1.0)
     by = [quantile(own, level) * factor for own, level, factor in zip(scores, LEVELS, now, strict=True)]
@@ -193,7 +211,7 @@ def main() -> None:
 
 def held_tables(runs: Runs, chosen: Sequence[str]) -> None:
     """Print the tables of splits."""
-    folds = splits(runs)
+    folds, together = splits(runs), kept_together(runs)
     held = {name: held_out(runs, split, shipped()) for name, split in folds.items()}
     everything = joined([*held.values()])
     by = {"source": runs.sources, "gpu": [str(name) for name in runs.jobs.hardware]}
@@ -203,6 +221,8 @@ def held_tables(runs: Runs, chosen: Sequence[str]) -> None:
             error, inside = np.full(runs.jobs.count, np.nan), np.zeros((2, runs.jobs.count), dtype=bool)
             error[some.row], inside[:, some.row] = some.error, held_inside(runs, some, everything, folds[name])
             table(f"unseen {title}", runs, error, inside, by.get(name, ()))
+            keys = together.get(name, folds[name].astype(str).tolist())
+            print(known_to(inside[:, some.row], [keys[i] for i in some.row]))
     if "worst" in chosen:
         worst(runs, held["configuration"].error)
 

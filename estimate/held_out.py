@@ -120,11 +120,10 @@ def joined(parts: Sequence[HeldOut]) -> HeldOut:
     )
 
 
-def splits(runs: Runs) -> Mapping[str, NDArray[np.intp]]:
-    """Return the splits by which the shipped errors are found, each in folds. configuration: complete configurations;
-    release: complete releases of stacks on a GPU; precision, machine, work: all that a framework ran in a precision on
-    a GPU, of one kind on a GPU, and of one kind; source and gpu: a fold for each source, and each architecture; reach:
-    one of the longest sequences, one of most GPUs and one of most ranks of experts, one run in twenty each."""
+def kept_together(runs: Runs) -> Mapping[str, Sequence[str]]:
+    """Return by the name of a split the key of each run: runs of one key are in one fold, and err together.
+    configuration: complete configurations; release: complete releases of stacks on a GPU; precision, machine, work: all
+    that a framework ran in a precision on a GPU, of one kind on a GPU, and of one kind; source; gpu: architecture."""
     cases = cases_of(runs.jobs)
     index = [0] * runs.jobs.count if cases.index is None else cases.index.tolist()
 
@@ -132,23 +131,30 @@ def splits(runs: Runs) -> Mapping[str, NDArray[np.intp]]:
         each = [of(case) for case in cases.distinct]
         return [each[i] for i in index]
 
-    large = np.full(runs.jobs.count, -1, dtype=np.intp)
-    for fold, name in enumerate(REACHED):
-        column = np.broadcast_to(getattr(runs.jobs, name), runs.jobs.count)
-        large[(column > np.quantile(column, 0.95)) & (large < 0)] = fold
-    some = {
+    return {
+        "configuration": configurations(runs.jobs),
         "release": keys(lambda case: f"{case.stack} {case.hardware}"),
         "precision": keys(lambda case: f"{case.framework} {case.hardware} {case.precision}"),
         "machine": keys(lambda case: f"{case.framework} {case.hardware} {case.kind}"),
         "work": keys(lambda case: f"{case.framework} {case.kind}"),
+        "source": runs.sources,
+        "gpu": keys(lambda case: _architecture(case.hardware)),
     }
-    return {
-        "configuration": folds(configurations(runs.jobs), FOLDS),
-        **{name: folds(each, LARGE_FOLDS) for name, each in some.items()},
-        "source": groups(runs.sources),
-        "gpu": groups(keys(lambda case: _architecture(case.hardware))),
-        "reach": large,
+
+
+def splits(runs: Runs) -> Mapping[str, NDArray[np.intp]]:
+    """Return the splits by which the shipped errors are found, each in folds: those of `kept_together`, and reach: one
+    of the longest sequences, one of most GPUs and one of most ranks of experts, one run in twenty each."""
+    large = np.full(runs.jobs.count, -1, dtype=np.intp)
+    for fold, name in enumerate(REACHED):
+        column = np.broadcast_to(getattr(runs.jobs, name), runs.jobs.count)
+        large[(column > np.quantile(column, 0.95)) & (large < 0)] = fold
+    dealt = {"configuration": FOLDS, "source": None, "gpu": None}
+    found = {
+        name: groups(keys) if (count := dealt.get(name, LARGE_FOLDS)) is None else folds(keys, count)
+        for name, keys in kept_together(runs).items()
     }
+    return {**found, "reach": large}
 
 
 def _architecture(name: str) -> str:
