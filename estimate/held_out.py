@@ -70,7 +70,7 @@ def groups(keys: Sequence[str]) -> NDArray[np.intp]:
 class HeldOut:
     """Logarithms of predicted by measured step time of runs, each by a fit that did not have it. row: which run; a run
     may be there once for each split. classes: of each. distance: from the runs of that fit; wider: what widens its
-    interval, shape (n, 3) in the order of WIDER. together: the same of those that one fit did not have, by which they
+    interval, shape (n, 4) in the order of WIDER. together: the same of those that one fit did not have, by which they
     err together."""
 
     error: Numbers
