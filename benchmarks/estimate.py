@@ -31,9 +31,9 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from estimate.calibrate import ENOUGH, FEW, calibrate
+from estimate.calibrate import ENOUGH, calibrate
 from estimate.fit import fit
-from estimate.fitted import Parameters, shipped
+from estimate.fitted import FEW, Parameters, shipped
 from estimate.held_out import (
     LEVELS,
     HeldOut,
@@ -54,6 +54,7 @@ from estimate.step_time import cases_of, step_time, vendor_of
 
 FEWEST = 4  # runs of one stack and GPU, of which one is an anchor
 ANCHORS = (1, 3, 6)
+FEWEST_GROUPS = 10
 DRAWS = 8  # of anchors: by one alone the median of three anchors was anything from 4 to 5 %
 MANY = 200_000
 TITLES = {"configuration": "configuration", "release": "release of a stack", "source": "source"}
@@ -113,11 +114,13 @@ def known_to(inside: NDArray[np.bool_], together: Sequence[str]) -> str:
     """Return between what the share of runs in their intervals lies, as 95 of 100 draws of the groups whose runs err
     together have it. inside: shape (2, n)."""
     groups_, index = np.unique(list(together), return_inverse=True)
+    if groups_.size < FEWEST_GROUPS:
+        return f"of {groups_.size} groups: too few to say how well the shares of all are known"
     count, hits = np.bincount(index), np.array([np.bincount(index, each) for each in inside])
     drawn = np.random.default_rng(0).integers(0, groups_.size, (2000, groups_.size))
     shares = 100 * hits[:, drawn].sum(axis=2) / count[drawn].sum(axis=1)
     ends = [np.quantile(each, (0.025, 0.975)) for each in shares]
-    return f"of {groups_.size} groups: " + ", ".join(f"{low:.0f} to {high:.0f} %" for low, high in ends)
+    return f"of {groups_.size} groups, all: " + ", ".join(f"{low:.0f} to {high:.0f} %" for low, high in ends)
 
 
 def anchored(runs: Runs, keys: Sequence[str]) -> Mapping[int, tuple[Numbers, Numbers]]:
@@ -164,10 +167,11 @@ def widened(found: Mapping[int, tuple[Numbers, Numbers]]) -> str:
     estimate/parameters.yaml)."""
     few = [(error, halves) for count, (error, halves) in found.items() if count < ENOUGH]
     scores = np.concatenate([(np.abs(error) / halves).reshape(2, -1) for error, halves in few], axis=1)
+    judged = {int(run) for error, _ in few for run in np.flatnonzero(np.isfinite(error).any(axis=0))}
     scores = scores[:, ~np.isnan(scores).any(axis=0)]
     now = shipped().wider[FEW].by if FEW in shipped().wider else (1.0, 1.0)
     by = [quantile(own, level) * factor for own, level, factor in zip(scores, LEVELS, now, strict=True)]
-    return f"{FEW}: n {scores.shape[1]}, by {', '.join(f'{factor:.2f}' for factor in by)}"
+    return f"{FEW}: n {len(judged)}, by {', '.join(f'{factor:.2f}' for factor in by)}"
 
 
 def speed(runs: Runs) -> None:

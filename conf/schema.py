@@ -402,12 +402,14 @@ class Grid:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReference:
     """The least that each node does by a file of `measure` (launch machine=), at the low end of its intervals:
-    preflight= holds the nodes against it. device: as torch names it, None on a CPU. product_flops_per_s: of each rank
-    while all of its node multiply. node_all_reduce, all_reduce: latency in s and bytes/s of a rank's link, of a node's
-    ranks and of all; None where the file has no such group."""
+    preflight= holds the nodes against it. devices: how drivers and torch spell the device. ranks: of a node; nodes: of
+    the run. product_flops_per_s: of a rank in the mean while all of its node multiply. node_all_reduce, all_reduce:
+    latency in s and bytes/s of a rank's link, of a node's ranks and of all; None where the file has no such group."""
 
     date: str
-    device: str | None
+    devices: tuple[str, ...]
+    ranks: int
+    nodes: int
     product_flops_per_s: float
     node_all_reduce: tuple[float, ...] | None
     all_reduce: tuple[float, ...] | None

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from estimate.fit import problem_of, solved, with_values
-from estimate.fitted import Error, Kind, Parameters, Value
+from estimate.fitted import FEW, Error, Kind, Parameters, Value
 from estimate.jobs import Jobs, Numbers
 from estimate.predict import HOST, predict
 from estimate.step_time import cases_of
@@ -21,8 +21,6 @@ from estimate.step_time import cases_of
 REFINED = ((1, ("stack:",)), (3, ("gemm_efficiency.",)), (6, ("exposed_",)))
 """How many runs it takes, and how the names of the parameters begin that they refine."""
 ENOUGH = REFINED[-1][0]
-FEW = "few_own_runs"
-"""Fewer than ENOUGH: among what widens an interval in parameters.yaml, measured by `benchmarks/estimate.py anchors`."""
 REPEATS = 0.06
 """Standard deviation of the logarithm of the step time of a run that its stack and machine do not explain: of one
 configuration that is run again elsewhere, and of what the formulas leave out of it (SCATTER of estimate/fit.py)."""

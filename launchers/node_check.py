@@ -38,42 +38,52 @@ def looked_at(plan: Plan, e: Experiment, python: str) -> Plan:
 
 def held_against(e: Experiment, machine: Machine) -> Experiment:
     """Return `e` with what a file of `measure` says its nodes do. ConfigError: it cannot be held against them."""
-    if wrong := list(_unfit(e, machine)):
+    if wrong := list(unfit(e, machine)):
         raise ConfigError(*wrong)
-    node, world = machine.of_a_node(), e.nodes * e.gpus_per_node
-    product = _product(e, node)
+    node, product = machine.of_a_node(), _product(e, machine)
     assert product is not None
+    named = (machine.device, machine.facts.get("device_name"), *e.hardware.device_names)
     found = NodeReference(
         date=machine.date,
-        device=machine.facts.get("device_name") if machine.accelerator else None,
+        devices=tuple(dict.fromkeys(name for name in named if name)),
+        ranks=e.gpus_per_node,
+        nodes=e.nodes,
         product_flops_per_s=product,
         node_all_reduce=_all_reduce(node, e.gpus_per_node),
-        all_reduce=_all_reduce(machine, world) if e.nodes == machine.nodes > 1 else None,
+        all_reduce=_all_reduce(machine, e.nodes * e.gpus_per_node) if e.nodes == machine.nodes > 1 else None,
     )
     return replace(e, node_reference=found)
 
 
-def _unfit(e: Experiment, machine: Machine) -> Iterator[Problem]:
+def unfit(e: Experiment, machine: Machine) -> Iterator[Problem]:
     """Yield why a machine's file cannot be held against the nodes of `e`."""
+    if e.rehearse:
+        what = "a rehearsal has no speed to be held against it"
+        yield Problem("machine", what, f"rehearse={e.rehearse}", hint="without machine=")
+        return
     if wanted(e) == "none":
         what = "is held against the box that launch runs on, this run starts elsewhere, and nobody looks at its nodes"
         yield Problem("machine", what, "preflight=none", "note, stop", "preflight=stop")
-    vendor, device = e.accelerator, named_by_driver(machine.device)
-    if machine.accelerator != (vendor is not None) or (vendor and device and device.name != e.hardware.name):
+    device, ranks = named_by_driver(machine.device), e.gpus_per_node
+    if machine.accelerator != (e.accelerator is not None) or (
+        e.accelerator and (device is None or device.name != e.hardware.name)
+    ):
         yield Problem("machine", "is a file of another device", machine.device, e.hardware.name)
-    elif _product(e, machine.of_a_node()) is None:
-        ranks = f"{e.gpus_per_node} ranks on {'one node' if machine.accelerator else 'a core each'}"
-        hint = f"tprimat measure ranks={e.gpus_per_node} on such a node, with more minutes= if it had few rounds"
-        yield Problem("machine", f"has no product with its interval (gemm_probed) of {ranks}", machine.date, hint=hint)
+    elif not machine.accelerator and machine.cores // ranks != 1:
+        what = "preflight= times one thread of each rank on a core of its own, which no figure of the file is of"
+        allowed = f"gpus_per_node from {machine.cores // 2 + 1} to {machine.cores}"
+        yield Problem("machine", what, f"{ranks} ranks on {machine.cores} cores", allowed)
+    elif _product(e, machine) is None:
+        what = f"has no product with its interval (gemm_probed) of {ranks} ranks at once on one node"
+        hint = f"tprimat measure ranks={ranks} on such a node, with more minutes= if it had few rounds"
+        yield Problem("machine", what, machine.date, hint=hint)
 
 
-def _product(e: Experiment, node: Machine) -> float | None:
-    """Return the least FLOP/s of a rank's product, while as many multiply as `e` has on a node. On a CPU by one thread,
-    as preflight= times it."""
-    precision = "bf16" if node.accelerator else "fp32"
-    found = node.figure("gemm_probed", ranks=e.gpus_per_node, precision=precision)
-    alone = node.accelerator or node.cores <= e.gpus_per_node
-    return found.interval[0] if found and found.interval and alone else None
+def _product(e: Experiment, machine: Machine) -> float | None:
+    """Return the least FLOP/s of a rank's product, in the mean of as many as `e` has on a node."""
+    precision = "bf16" if machine.accelerator else "fp32"
+    found = machine.of_a_node().figure("gemm_probed", ranks=e.gpus_per_node, precision=precision)
+    return found.interval[0] if found and found.interval else None
 
 
 def _all_reduce(machine: Machine, ranks: int) -> tuple[float, ...] | None:

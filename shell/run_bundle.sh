@@ -91,6 +91,7 @@ export NODE_RANK=${NODE_RANK:-${SLURM_NODEID:-}}
 # Both are written beside this when the bundle was rendered. stack.sh comes first: it looks at what was set before.
 # shellcheck source=/dev/null
 source "$here/stack.sh"
+unset TPRIMAT_NODE_REFERENCE # of another run
 # shellcheck source=/dev/null
 source "$here/env.sh"
 [[ ! -d $here/rehearsal ]] || export PYTHONPATH=$here/rehearsal${PYTHONPATH:+:$PYTHONPATH}

@@ -77,6 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     requested = list(_requested(typed.rest, multirun=multirun))
     if typed["machine"]:
         known = machine.read(typed["machine"])
+        if wrong := [problem for e in requested if _starts_elsewhere(e) for problem in node_check.unfit(e, known)]:
+            raise ConfigError(*dict.fromkeys(wrong))
         requested = [node_check.held_against(e, known) if _starts_elsewhere(e) else e for e in requested]
     dry, runs = [e for e in requested if e.dry_run], [e for e in requested if not e.dry_run and e.bundle is None]
     if dry:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import socket
 import sys
 import time
@@ -30,6 +31,9 @@ GEMM = {"cpu": (512, "float32"), "cuda": (4096, "bfloat16")}
 REDUCED_BYTES = {"cpu": 2**22, "cuda": 2**28}
 WARM_S, LEAST_S = {"cpu": 0.2, "cuda": 1.0}, {"cpu": 0.1, "cuda": 0.03}
 """How long products warm up (clocks rise), and how long a timing takes at least: of a CPU turns of the scheduler."""
+BRIEF_S, REST_S = 2e-3, 0.05
+"""How long a timing takes that is held against a file of `measure`, whose timings take as long, and the rest before."""
+CPUINFO = Path("/proc/cpuinfo")
 WAITED = Path("/proc/thread-self/schedstat")
 """Nanoseconds that this thread ran, and that it waited for a core while others had it (Linux)."""
 LIMIT = timedelta(minutes=3)
@@ -51,8 +55,8 @@ def main() -> int:
 
     dist.init_process_group("gloo", timeout=LIMIT)
     try:
-        nodes = _nodes(tools, None if given.cpu else int(os.environ["LOCAL_RANK"]))
         reference = _reference("cpu" if given.cpu else "cuda")
+        nodes = _nodes(tools, None if given.cpu else int(os.environ["LOCAL_RANK"]), reference is not None)
         found = findings(nodes, reference)
         stops = bool(found) and given.stop
         ends = (0, int(os.environ["GROUP_WORLD_SIZE"]) - 1)
@@ -70,14 +74,18 @@ def _reference(kind: str) -> dict[str, Any] | None:
     text = os.environ.get("TPRIMAT_NODE_REFERENCE")
     if not text:
         return None
-    reference = json.loads(text)
-    ranks = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["WORLD_SIZE"])
-    expected = expected_s(reference, GEMM[kind][0], REDUCED_BYTES[kind], *ranks)
+    reference, ranks = json.loads(text), int(os.environ["LOCAL_WORLD_SIZE"])
+    if ranks != reference["ranks"]:
+        if os.environ["RANK"] == "0":
+            say(f"preflight: machine= is for {reference['ranks']} ranks a node, here are {ranks}: not held against it")
+        return None
+    expected = expected_s(reference, GEMM[kind][0], REDUCED_BYTES[kind], ranks, int(os.environ["WORLD_SIZE"]))
     return {**reference, "expected_s": {name: float(f"{value:.4g}") for name, value in expected.items()}}
 
 
-def _nodes(tools: dict[str, Any], gpu: int | None) -> list[dict[str, Any]]:
-    """Return what every node reports. gpu: the number of this rank's, None of a run on the CPU."""
+def _nodes(tools: dict[str, Any], gpu: int | None, briefly: bool) -> list[dict[str, Any]]:
+    """Return what every node reports. gpu: the number of this rank's, None of a run on the CPU. briefly: products are
+    timed as `measure` times them, too."""
     import torch
     import torch.distributed as dist
 
@@ -86,9 +94,9 @@ def _nodes(tools: dict[str, Any], gpu: int | None) -> list[dict[str, Any]]:
         torch.cuda.set_device(gpu)
     device = torch.device("cpu") if gpu is None else torch.device("cuda", gpu)
     facts = machine_facts(gpu is not None)
-    times = _times(device)
+    times = _times(device, briefly)
     about = {"rank": dist.get_rank(), "node": int(os.environ["GROUP_RANK"]), "tools": tools, "times": times}
-    about |= {"on_cpu": gpu is None, "device": facts["device_name"]}
+    about |= {"on_cpu": gpu is None, "device": _processor() if gpu is None else facts["device_name"]}
     about |= {"host": os.environ.get("SLURMD_NODENAME") or socket.gethostname()}
     about |= {"versions": {name: facts[name] for name in VERSIONS if facts.get(name)}, "load": os.getloadavg()[0]}
     every: list[Any] = [None] * dist.get_world_size()
@@ -102,7 +110,7 @@ def _node(ranks: list[dict[str, Any]]) -> dict[str, Any]:
     tools, times = first["tools"], [one["times"] for one in ranks]
     own = {name: tools.get(name) for name in ("tool", "gpus", "links", "busy", "unknown")}
     driver = {"driver": tools["driver"]} if tools.get("driver") else {}
-    timed = {name: [one[name] for one in times] for name in ("gemm_s", "reduce_s", "all_s")}
+    timed = {name: [one[name] for one in times] for name in ("gemm_s", "brief_s", "reduce_s", "all_s")}
     return {
         **{name: first[name] for name in ("node", "host", "load")},
         **own,
@@ -126,7 +134,14 @@ def _rates(times: list[dict[str, Any]]) -> dict[str, float]:
     return {name: float(f"{value:.4g}") for name, value in rates.items()}
 
 
-def _times(device: Any) -> dict[str, Any]:
+def _processor() -> str:
+    """Return the name of this node's CPU, as conf/devices.py reads it for `measure`."""
+    lines = CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines() if CPUINFO.is_file() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
+
+
+def _times(device: Any, briefly: bool) -> dict[str, Any]:
     """Return the seconds of each round, of this rank: products, all-reduces of its node, with neighbours and of all."""
     import torch
     import torch.distributed as dist
@@ -149,6 +164,7 @@ def _times(device: Any) -> dict[str, Any]:
     pairs = [reducing(*couple) for couple in couples]
     every = [reducing(*range(nodes))] if nodes > 1 else []
     _warm(product)
+    brief = _brief_s(product) if briefly else []
     # even and odd couples apart: no node is in two at once
     turns: tuple[list[_Work | None], ...] = ([product], own, pairs[::2], pairs[1::2], every)
     for work in (work for of_turn in turns for work in of_turn):
@@ -163,7 +179,22 @@ def _times(device: Any) -> dict[str, Any]:
         name: [s for w in works if w for s in w.seconds] for name, works in (("reduce_s", own), ("all_s", every))
     }
     about: dict[str, Any] = {"size": size, "bytes": moved.numel() * 4, "world": world}
-    return {**about, **of_groups, "gemm_s": product.seconds, "pairs": mine}
+    return {**about, **of_groups, "gemm_s": product.seconds, "brief_s": brief, "pairs": mine}
+
+
+def _brief_s(product: _Work) -> list[float]:
+    """Return the seconds of a product in each round as `measure` times it: few at once, after a rest. A GPU at its
+    power limit is slower in many."""
+    import torch.distributed as dist
+
+    brief = _Work(product.run, product.device, alone=product.alone)
+    _calibrate(brief, BRIEF_S)
+    for _ in range(ROUNDS):
+        dist.barrier()
+        time.sleep(REST_S)
+        brief.once()
+        brief.time()
+    return brief.seconds
 
 
 def _warm(work: _Work) -> None:
@@ -210,7 +241,7 @@ def _waited_s() -> float:
     return int(WAITED.read_text(encoding="ascii").split()[1]) / 1e9 if WAITED.exists() else 0.0
 
 
-def _calibrate(work: _Work | None) -> None:
+def _calibrate(work: _Work | None, least_s: float | None = None) -> None:
     """Choose the calls of a timing, as many on every rank, also of those that have no part in it."""
     import torch
     import torch.distributed as dist
@@ -218,7 +249,7 @@ def _calibrate(work: _Work | None) -> None:
     needed = 1
     if work is not None:
         work.once()  # a first collective connects
-        needed = max(1, round(LEAST_S[work.device.type] / max(work.once(), 1e-6)))
+        needed = max(1, round((least_s or LEAST_S[work.device.type]) / max(work.once(), 1e-6)))
     agreed = torch.tensor([needed])
     dist.all_reduce(agreed, dist.ReduceOp.MAX)
     if work is not None:

@@ -12,7 +12,7 @@ of products alone, as an all-reduce there waits for whoever gets no core."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 SLOWER_NODE, SLOWER_RANK, SLOWER_LINK, SLOWER_CPU = 1.05, 1.10, 1.10, 1.25
@@ -36,27 +36,33 @@ def findings(nodes: Sequence[Node], reference: Reference | None = None) -> list[
 def expected_s(reference: Reference, size: int, moved: int, ranks: int, world: int) -> dict[str, float]:
     """Return the seconds that a machine's file makes of a product of `size` rows, columns and depth, and of all-reduces
     of so many bytes in a node and over all."""
-    seconds = {"gemm_s": 2 * size**3 / reference["product_flops_per_s"]}
-    for name, of, count in (("reduce_s", "node_all_reduce", ranks), ("all_s", "all_reduce", world)):
-        if reference[of]:
+    seconds = {"brief_s": 2 * size**3 / reference["product_flops_per_s"]}
+    groups = [("reduce_s", "node_all_reduce", ranks), ("all_s", "all_reduce", world)]
+    for name, of, count in groups:
+        if reference[of] and (of == "node_all_reduce" or reference["nodes"] * ranks == world):
             latency, rate = reference[of]
             seconds[name] = latency + 2 * (count - 1) / count * moved / rate
     return seconds
 
 
 def _beside(nodes: Sequence[Node], reference: Reference) -> Iterator[dict[str, Any]]:
-    """Yield nodes that are surely slower than a machine's file, as `_slower` judges, or have another device."""
+    """Yield nodes that are surely slower than a machine's file, as `_slower` judges, or have another device. The file's
+    figures are means over ranks, and so are these: one slow rank is told by its neighbours."""
     for node in nodes:
-        if node.get("device") != reference["device"]:
-            text = f"has {node.get('device')}, machine= is a file of {reference['device']}"
+        if str(node.get("device")).lower() not in (name.lower() for name in reference["devices"]):
+            text = f"has {node.get('device')}, machine= is a file of {reference['devices'][0]}"
             yield _finding(node, "another device", text)
             continue
-        for name, what in (("gemm_s", "products"), ("reduce_s", "its own all-reduce"), ("all_s", "all-reduces of all")):
+        for name, what in (
+            ("brief_s", "products"),
+            ("reduce_s", "its own all-reduce"),
+            ("all_s", "all-reduces of all"),
+        ):
             expected = reference["expected_s"].get(name)
-            if expected is None or (node.get("on_cpu") and name != "gemm_s"):
+            if expected is None or (node.get("on_cpu") and name != "brief_s"):
                 continue
-            own = [max(of_round) for of_round in zip(*node[name], strict=True)]
-            bound = HALF_RATE if name != "gemm_s" else SLOWER_CPU if node.get("on_cpu") else SLOWER_NODE
+            own = [fmean(of_round) for of_round in zip(*node[name], strict=True)]
+            bound = HALF_RATE if name != "brief_s" else SLOWER_CPU if node.get("on_cpu") else SLOWER_NODE
             if how := _slower(own, [expected] * len(own), bound):
                 text = f"takes {_times(how)} as long as by machine= (of {reference['date'][:10]}) for {what}"
                 yield _finding(node, "slower than its file", text, ratio=how[0], interval=how[1:])

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from conf.errors import ConfigError
-from estimate.calibrate import ENOUGH, FEW, REPEATS, calibrate
-from estimate.fitted import Parameters, Value, read, shipped, write
+from estimate.calibrate import ENOUGH, REPEATS, calibrate
+from estimate.fitted import FEW, Parameters, Value, read, shipped, write
 from estimate.jobs import Jobs
 from estimate.predict import predict
 from estimate.step_time import step_time

@@ -13,9 +13,9 @@ import pytest
 
 from conf.errors import ConfigError
 from estimate import held_out as splits
-from estimate.calibrate import FEW, calibrate
+from estimate.calibrate import calibrate
 from estimate.fit import at, fit, priors, problem_of, scatter, sensitivity, solved, weights
-from estimate.fitted import Parameters, read, shipped, write
+from estimate.fitted import FEW, Parameters, read, shipped, write
 from estimate.held_out import Runs, configurations, folds, held_out
 from estimate.jobs import Numbers
 from estimate.measured import SHIPPED, read_runs

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from conf import load_experiment
+from conf import devices, load_experiment
 from conf.errors import ConfigError
 from conf.machine import VERSION, Figure, Machine, write
 from launchers import make_plan
@@ -255,35 +255,60 @@ def test_the_plan_of_a_job_on_gpus_looks_first_and_others_where_requested() -> N
     assert of("cluster=slurm", "preflight=none").setup == of().setup
 
 
-def machine(*, ranks: int, cores: int, product: float, accelerator: bool = True) -> Machine:
-    """Return a file with the figures that a job's nodes are held against: one node, of so many FLOP/s a product."""
-    precision = "bf16" if accelerator else "fp32"
-    device, facts = ("NVIDIA H100 80GB HBM3", {"device_name": "NVIDIA H100 80GB HBM3"}) if accelerator else ("cpu", {})
+GPUS = "NVIDIA H100 80GB HBM3"
+
+
+def machine(*, ranks: int, cores: int, product: float, accelerator: bool = True, nodes: int = 1) -> Machine:
+    """Return a file with the figures that a job's nodes are held against, of so many FLOP/s a product."""
+    device, facts = (GPUS, {"device_name": GPUS}) if accelerator else (devices.processor(), {})
     values = {"all_reduce_latency": (2e-5, "s"), "all_reduce_rate": (4e11, "bytes/s")}
+    counts = {ranks: 1.0, ranks * nodes: 1 / nodes}  # of all nodes at a part of the rate
     own = [
-        Figure(name, value, unit, "", {"ranks": ranks}, (0.9 * value, 1.1 * value))
+        Figure(name, value * part, unit, "", {"ranks": count}, (0.9 * value * part, 1.1 * value * part))
         for name, (value, unit) in values.items()
+        for count, part in counts.items()
     ]
-    of: dict[str, int | str] = {"ranks": ranks, "precision": precision}
+    of: dict[str, int | str] = {"ranks": ranks, "precision": "bf16" if accelerator else "fp32"}
     own.append(Figure("gemm_probed", product, "FLOP/s", "", of, (0.99 * product, 1.01 * product)))
     day = "2026-11-29T00:00:00+00:00"
-    return Machine(VERSION, day, "a", device, accelerator, ranks, cores, facts, tuple(own))
+    return Machine(VERSION, day, "a", device, accelerator, ranks * nodes, cores, facts, tuple(own), nodes=nodes)
 
 
 def test_a_job_on_gpus_takes_a_machines_figures_to_its_nodes() -> None:
     known, host = machine(ranks=8, cores=128, product=6.5e14), Host(python="/py", cpu_count=8)
     held = held_against(load_experiment(*PLAN, "cluster=slurm"), known)
     reference = json.loads(make_plan(held, host).env[REFERENCE])
-    assert reference["device"] == "NVIDIA H100 80GB HBM3" and reference["all_reduce"] is None
+    assert GPUS in reference["devices"] and reference["all_reduce"] is None
     assert reference["product_flops_per_s"] == pytest.approx(0.99 * 6.5e14)
     expected = judge.expected_s(reference, 4096, 2**28, 8, 16)
-    assert expected["gemm_s"] == pytest.approx(2 * 4096**3 / (0.99 * 6.5e14))
+    assert expected["brief_s"] == pytest.approx(2 * 4096**3 / (0.99 * 6.5e14))
     assert expected["reduce_s"] == pytest.approx(2.2e-5 + 2 * 7 / 8 * 2**28 / 3.6e11)
     assert "all_s" not in expected
     assert REFERENCE not in make_plan(load_experiment(*PLAN, "cluster=slurm"), host).env
-    several = load_experiment("platform=cpu", "model=llama_tiny", "gpus_per_node=2", "preflight=note")
-    with pytest.raises(ConfigError, match="of 2 ranks on a core each"):  # two threads a rank, preflight= has one
-        held_against(several, machine(ranks=2, cores=4, product=1e11, accelerator=False))
+
+
+def test_a_file_of_as_many_nodes_says_what_they_do_together() -> None:
+    known, host = machine(ranks=8, cores=128, product=6.5e14, nodes=2), Host(python="/py", cpu_count=8)
+    held = held_against(load_experiment(*PLAN, "cluster=slurm"), known)
+    reference = json.loads(make_plan(held, host).env[REFERENCE])
+    expected = judge.expected_s(reference, 4096, 2**28, 8, 16)
+    assert expected["all_s"] == pytest.approx(1.1e-5 + 2 * 15 / 16 * 2**28 / 1.8e11)
+    assert expected["reduce_s"] == pytest.approx(2.2e-5 + 2 * 7 / 8 * 2**28 / 3.6e11)
+    assert "all_s" not in judge.expected_s(reference, 4096, 2**28, 8, 32), "a bundle that others start on four nodes"
+
+
+@pytest.mark.parametrize(
+    ("words", "known", "says"),
+    [
+        ("gpus_per_node=2", {"ranks": 2, "cores": 4}, "2 ranks on 4 cores"),  # two threads a rank, preflight= has one
+        ("gpus_per_node=4", {"ranks": 4, "cores": 2}, "4 ranks on 2 cores"),  # that wait for a core
+        ("gpus_per_node=2 rehearse=train", {"ranks": 2, "cores": 2}, "a rehearsal has no speed"),
+    ],
+)
+def test_a_file_of_a_cpu_that_no_rank_is_like_is_refused(words: str, known: Mapping[str, int], says: str) -> None:
+    e = load_experiment("platform=cpu", "model=llama_tiny", "preflight=note", *words.split())
+    with pytest.raises(ConfigError, match=says):
+        held_against(e, machine(product=1e11, accelerator=False, **known))
 
 
 def test_the_product_is_the_one_that_measure_has() -> None:
@@ -296,23 +321,29 @@ def test_the_product_is_the_one_that_measure_has() -> None:
 @pytest.mark.parametrize(
     ("times", "on_cpu", "kinds"),
     [
-        ({"gemm_s": 1.03, "reduce_s": 1.3}, False, []),
-        ({"gemm_s": 1.15, "reduce_s": 1.3}, False, ["slower than its file"]),
-        ({"gemm_s": 1.0, "reduce_s": 2.0}, False, ["slower than its file"]),
-        ({"gemm_s": 1.15, "reduce_s": 2.0}, True, []),
-        ({"gemm_s": 1.4, "reduce_s": 2.0}, True, ["slower than its file"]),
+        ({"brief_s": (1.03, 1.03), "reduce_s": (1.3, 1.3), "all_s": (1.0, 1.0)}, False, []),
+        ({"brief_s": (1.0, 1.07), "reduce_s": (1.0, 1.0), "all_s": (1.0, 1.0)}, False, []),  # one rank of its node
+        ({"brief_s": (1.15, 1.15), "reduce_s": (1.3, 1.3), "all_s": (1.0, 1.0)}, False, ["products"]),
+        ({"brief_s": (1.0, 1.0), "reduce_s": (2.0, 2.0), "all_s": (1.0, 1.0)}, False, ["its own all-reduce"]),
+        ({"brief_s": (1.0, 1.0), "reduce_s": (1.0, 1.0), "all_s": (2.0, 2.0)}, False, ["all-reduces of all"]),
+        ({"brief_s": (1.15, 1.15), "reduce_s": (2.0, 2.0), "all_s": (2.0, 2.0)}, True, []),
+        ({"brief_s": (1.4, 1.4), "reduce_s": (2.0, 2.0), "all_s": (2.0, 2.0)}, True, ["products"]),
     ],
 )
-def test_a_node_alone_is_held_against_a_file(times: Mapping[str, float], on_cpu: bool, kinds: list[str]) -> None:
+def test_a_node_alone_is_held_against_a_file(
+    times: Mapping[str, tuple[float, float]], on_cpu: bool, kinds: list[str]
+) -> None:
+    """times: of both ranks, by the file's."""
     generator = random.Random(3)
-    timed = {name: [rounds(factor, 0.01, generator) for _ in range(2)] for name, factor in times.items()}
-    own = node(0, **timed, all_s=[[], []], device="H100", on_cpu=on_cpu)
-    reference = {"date": "2026-11-29T00:00:00", "device": "H100", "expected_s": {"gemm_s": 1.0, "reduce_s": 1.0}}
+    timed = {name: [rounds(factor, 0.01, generator) for factor in ranks] for name, ranks in times.items()}
+    own = node(0, **timed, device="AMD Instinct MI300X OAM", on_cpu=on_cpu)
+    names = ["AMD Instinct MI300X", "AMD Instinct MI300X OAM"]
+    reference = {"date": "2026-11-29T00:00:00", "devices": names, "expected_s": dict.fromkeys(times, 1.0)}
     found = judge.findings([own], reference)
-    assert [one["kind"] for one in found] == kinds
+    assert [one["text"].rpartition(" for ")[2] for one in found] == kinds
     assert all("as long as by machine= (of 2026-11-29)" in one["text"] for one in found)
     (other,) = judge.findings([{**own, "device": "A100"}], reference)
-    assert other["text"] == "node 0 (n0): has A100, machine= is a file of H100"
+    assert other["text"] == "node 0 (n0): has A100, machine= is a file of AMD Instinct MI300X"
 
 
 @pytest.mark.slow

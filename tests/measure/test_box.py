@@ -161,7 +161,7 @@ def test_a_box_is_probed_before_a_launch_and_held_against_a_file(
         ("platform=nvidia hardware=b200 cluster=slurm", "another device found: NVIDIA H100 80GB HBM3 allowed: b200"),
         (
             "platform=nvidia cluster=slurm",
-            "of 8 ranks on one node found: 2026-11-24T00:00:00+00:00 try: tprimat measure",
+            "of 8 ranks at once on one node found: 2026-11-24T00:00:00+00:00 try: tprimat",
         ),
     ],
 )
