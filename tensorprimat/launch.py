@@ -47,7 +47,7 @@ LAUNCH = Command(
     summary="Run LLM pre-training experiments: compose the config, check it, plan, run, record.",
     words="KEY=VALUE…",
     words_help="any key of conf/, in Hydra's grammar: --cfg job shows them all",
-    keys=(Key("machine", "a file of `measure`: nothing trains on a slower box or node", Path, None, "m.yaml"),),
+    keys=(Key("machine", "a file of `measure` to check this box, or a job's nodes, by", Path, None, "m.yaml"),),
     others="any key of conf/, in Hydra's grammar",
     switches={"-m": "a,b in values: one experiment each", "--multirun": "the same as -m"}
     | {"--json": "the result (of a dry run: the plan) as JSON"}
