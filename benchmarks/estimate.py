@@ -7,9 +7,9 @@ Splits of the runs in conf/tables/measured.csv (estimate/held_out.py), of which 
 others that starts from the priors: unseen configuration, release of a stack, source, and architecture of GPU. Anchors:
 after calibration on one, three or six runs of a stack (a release on a GPU) of which the fit had none, or of a source
 of which it had none, drawn eight times by chance: a table is of all draws; the anchors' own configurations are not
-judged. Errors are |predicted / measured - 1|; coverage
-is nested: an interval's width, and by how much distance widens it, are of the errors of the other folds alone; how well
-it is known itself is by drawing anew the groups whose runs err together (bootstrap by clusters)."""
+judged. Errors are |predicted / measured - 1|; coverage is nested: an interval's width, and by how much distance widens
+it, are of the errors of the other folds alone; how well it is known itself is by drawing anew the groups whose runs err
+together (bootstrap by clusters)."""
 
 from __future__ import annotations
 

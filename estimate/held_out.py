@@ -149,12 +149,10 @@ def splits(runs: Runs) -> Mapping[str, NDArray[np.intp]]:
     for fold, name in enumerate(REACHED):
         column = np.broadcast_to(getattr(runs.jobs, name), runs.jobs.count)
         large[(column > np.quantile(column, 0.95)) & (large < 0)] = fold
-    dealt = {"configuration": FOLDS, "source": None, "gpu": None}
-    found = {
-        name: groups(keys) if (count := dealt.get(name, LARGE_FOLDS)) is None else folds(keys, count)
-        for name, keys in kept_together(runs).items()
-    }
-    return {**found, "reach": large}
+    together = dict(kept_together(runs))
+    whole = {name: groups(together.pop(name)) for name in ("source", "gpu")}
+    some = {name: folds(keys, FOLDS if name == "configuration" else LARGE_FOLDS) for name, keys in together.items()}
+    return {**some, **whole, "reach": large}
 
 
 def _architecture(name: str) -> str:

@@ -37,7 +37,7 @@ def looked_at(plan: Plan, e: Experiment, python: str) -> Plan:
 
 
 def held_against(e: Experiment, machine: Machine) -> Experiment:
-    """Return `e` with what a file of `measure` says its nodes do. ConfigError: it cannot be held against them."""
+    """Return `e` with what a file of `measure` says its nodes do. ConfigError: they cannot be checked against it."""
     if wrong := list(unfit(e, machine)):
         raise ConfigError(*wrong)
     node, product = machine.of_a_node(), _product(e, machine)
@@ -56,13 +56,13 @@ def held_against(e: Experiment, machine: Machine) -> Experiment:
 
 
 def unfit(e: Experiment, machine: Machine) -> Iterator[Problem]:
-    """Yield why a machine's file cannot be held against the nodes of `e`."""
+    """Yield why the nodes of `e` cannot be checked against a machine's file."""
     if e.rehearse:
-        what = "a rehearsal has no speed to be held against it"
+        what = "a rehearsal has no speed to be checked against it"
         yield Problem("machine", what, f"rehearse={e.rehearse}", hint="without machine=")
         return
     if wanted(e) == "none":
-        what = "is held against the box that launch runs on, this run starts elsewhere, and nobody looks at its nodes"
+        what = "is for the box that launch runs on, this run starts elsewhere, and nobody looks at its nodes"
         yield Problem("machine", what, "preflight=none", "note, stop", "preflight=stop")
     device, ranks = named_by_driver(machine.device), e.gpus_per_node
     if machine.accelerator != (e.accelerator is not None) or (

@@ -91,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _starts_elsewhere(e: Experiment) -> bool:
-    """Return whether a run starts on another box than this one: preflight= holds that against machine= there."""
+    """Return whether a run starts on another box than this one: preflight= checks that against machine= there."""
     return bool(e.bundle or e.cluster.job or e.cluster.kubernetes)
 
 

@@ -34,7 +34,7 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 from megatron.core.utils import get_attr_wrapped_model, get_model_config
 from numpy.typing import NDArray
-from rank_program import machine_facts, mark, peak_memory, read_text, say, torch_device
+from rank_program import machine_facts, mark, peak_memory, proc_value, say, torch_device
 from tokenizer_facts import read as read_tokenizer
 from tokenizer_files import MEGATRON_TYPES, kind_by_name
 from tprimat_settings import megatron_schedule, read, stated_aux_loss, training
@@ -256,8 +256,8 @@ def _global_loss(summed: torch.Tensor) -> float:
 def _facts(stand_in: bool) -> dict[str, Any]:
     """Return what this process runs on; None: there is none here, or the system does not report it."""
     cpu = {
-        "device_name": _proc("cpuinfo", "model name"),
-        "device_memory_bytes": _kilobytes(_proc("meminfo", "MemTotal")),
+        "device_name": proc_value("cpuinfo", "model name"),
+        "device_memory_bytes": _kilobytes(proc_value("meminfo", "MemTotal")),
     }
     return {
         **machine_facts(torch.cuda.is_available()),
@@ -303,7 +303,7 @@ def _print_step(step: Mapping[str, Any], train_iters: int, batch: int) -> None:
     finite = math.isfinite(loss) and math.isfinite(grad_norm or 0.0)
     values = {name: step[name] for name in ("iteration", "lr_used", "loss", "grad_norm", "end_monotonic_s")}
     # not getrusage: ru_maxrss begins with the peak of the process that forked this one (torchrun)
-    memory = peak_memory() or {"memory_bytes": _kilobytes(_proc("self/status", "VmHWM")), "memory_kind": "rss"}
+    memory = peak_memory() or {"memory_bytes": _kilobytes(proc_value("self/status", "VmHWM")), "memory_kind": "rss"}
     mark("step", {**values, **memory, **({} if finite else {"nonfinite": True})})
 
 
@@ -316,12 +316,6 @@ def _print_validation(iteration: int, loss: float) -> None:
 
 def _kilobytes(text: str | None) -> int | None:
     return None if text is None else int(text.split()[0]) * 1024
-
-
-def _proc(name: str, key: str) -> str | None:
-    """Return the first value of `key` in /proc/`name`; None where the system does not report it."""
-    lines = (line.partition(":") for line in read_text(Path("/proc", name)).splitlines())
-    return next((value.strip() for stated, _, value in lines if stated.strip() == key), None)
 
 
 class TokenData:

@@ -24,7 +24,7 @@ from typing import Any
 
 from node_findings import ROUNDS, expected_s, findings, summary
 from node_tools import gpus_of_node, nothing_known
-from rank_program import die_with_parent, machine_facts, mark, say, stop
+from rank_program import die_with_parent, machine_facts, mark, proc_value, say, stop
 
 GEMM = {"cpu": (512, "float32"), "cuda": (4096, "bfloat16")}
 """Rows, columns and depth of the product, and its type: those of the figure gemm_probed of `measure`."""
@@ -32,8 +32,7 @@ REDUCED_BYTES = {"cpu": 2**22, "cuda": 2**28}
 WARM_S, LEAST_S = {"cpu": 0.2, "cuda": 1.0}, {"cpu": 0.1, "cuda": 0.03}
 """How long products warm up (clocks rise), and how long a timing takes at least: of a CPU turns of the scheduler."""
 BRIEF_S, REST_S = 2e-3, 0.05
-"""How long a timing takes that is held against a file of `measure`, whose timings take as long, and the rest before."""
-CPUINFO = Path("/proc/cpuinfo")
+"""How long a timing takes that a file of `measure` is compared with, as long as in that, and the rest before it."""
 WAITED = Path("/proc/thread-self/schedstat")
 """Nanoseconds that this thread ran, and that it waited for a core while others had it (Linux)."""
 LIMIT = timedelta(minutes=3)
@@ -77,7 +76,7 @@ def _reference(kind: str) -> dict[str, Any] | None:
     reference, ranks = json.loads(text), int(os.environ["LOCAL_WORLD_SIZE"])
     if ranks != reference["ranks"]:
         if os.environ["RANK"] == "0":
-            say(f"preflight: machine= is for {reference['ranks']} ranks a node, here are {ranks}: not held against it")
+            say(f"preflight: machine= is for {reference['ranks']} ranks a node, here are {ranks}: not checked by it")
         return None
     expected = expected_s(reference, GEMM[kind][0], REDUCED_BYTES[kind], ranks, int(os.environ["WORLD_SIZE"]))
     return {**reference, "expected_s": {name: float(f"{value:.4g}") for name, value in expected.items()}}
@@ -96,7 +95,9 @@ def _nodes(tools: dict[str, Any], gpu: int | None, briefly: bool) -> list[dict[s
     facts = machine_facts(gpu is not None)
     times = _times(device, briefly)
     about = {"rank": dist.get_rank(), "node": int(os.environ["GROUP_RANK"]), "tools": tools, "times": times}
-    about |= {"on_cpu": gpu is None, "device": _processor() if gpu is None else facts["device_name"]}
+    # as conf/devices.py names a CPU for `measure`
+    named = facts["device_name"] if gpu is not None else proc_value("cpuinfo", "model name") or platform.machine()
+    about |= {"on_cpu": gpu is None, "device": named}
     about |= {"host": os.environ.get("SLURMD_NODENAME") or socket.gethostname()}
     about |= {"versions": {name: facts[name] for name in VERSIONS if facts.get(name)}, "load": os.getloadavg()[0]}
     every: list[Any] = [None] * dist.get_world_size()
@@ -132,13 +133,6 @@ def _rates(times: list[dict[str, Any]]) -> dict[str, float]:
             carried = 2 * (ranks - 1) / ranks * times[0]["bytes"]
             rates[f"{name.removesuffix('_s')}_gb_s"] = carried / max(median(one[name]) for one in times) / 1e9
     return {name: float(f"{value:.4g}") for name, value in rates.items()}
-
-
-def _processor() -> str:
-    """Return the name of this node's CPU, as conf/devices.py reads it for `measure`."""
-    lines = CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines() if CPUINFO.is_file() else []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())
 
 
 def _times(device: Any, briefly: bool) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def expected_s(reference: Reference, size: int, moved: int, ranks: int, world: i
 
 def _beside(nodes: Sequence[Node], reference: Reference) -> Iterator[dict[str, Any]]:
     """Yield nodes that are surely slower than a machine's file, as `_slower` judges, or have another device. The file's
-    figures are means over ranks, and so are these: one slow rank is told by its neighbours."""
+    figures are means over ranks, and so are these: one slow rank is named beside its neighbours."""
     for node in nodes:
         if str(node.get("device")).lower() not in (name.lower() for name in reference["devices"]):
             text = f"has {node.get('device')}, machine= is a file of {reference['devices'][0]}"

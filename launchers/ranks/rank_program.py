@@ -117,6 +117,12 @@ def torch_device() -> str:
     return ("rocm" if torch.version.hip else "cuda") if torch.cuda.is_available() else "cpu"
 
 
+def proc_value(name: str, key: str) -> str | None:
+    """Return the first value of `key` in /proc/`name`; None where the system does not report it."""
+    lines = (line.partition(":") for line in read_text(Path("/proc", name)).splitlines())
+    return next((value.strip() for stated, _, value in lines if stated.strip() == key), None)
+
+
 def machine_facts(gpu: bool) -> dict[str, Any]:
     """Return what torch runs on; None: there is none, or it is unknown."""
     import torch
