@@ -1,5 +1,6 @@
-"""Learn from own runs: one sets what the stack and machine have in common, three refine the matrix products, six the
-communication that is not hidden; everything else stays. A run that contradicts the model is not learned from."""
+"""Learn from own runs: one sets what the stack has in common on this machine, and each model with it, three refine the
+matrix products, six the communication that is not hidden; everything else stays. A run that contradicts the model is
+not learned from."""
 
 from __future__ import annotations
 
@@ -16,9 +17,11 @@ from estimate.fit import problem_of, solved, with_values
 from estimate.fitted import FEW, Error, Kind, Parameters, Value
 from estimate.jobs import Jobs, Numbers
 from estimate.predict import HOST, predict
-from estimate.step_time import cases_of
+from estimate.step_time import OFFSETS, cases_of
 
-REFINED = ((1, ("stack:",)), (3, ("gemm_efficiency.",)), (6, ("exposed_",)))
+OWN = (("stack", "hardware", "kind"), ("framework", "hardware", "model", "precision"))
+"""Offsets that one run refines: what all of its software share stays."""
+REFINED = ((3, ("gemm_efficiency.",)), (6, ("exposed_",)))
 """How many runs it takes, and how the names of the parameters begin that they refine."""
 ENOUGH = REFINED[-1][0]
 REPEATS = 0.06
@@ -163,9 +166,8 @@ def _deviation(parameters: Parameters, name: str) -> float:
 
 
 def _free(count: int, jobs: Jobs) -> Callable[[str], bool]:
-    """Return whether a parameter is refined by so many runs. Of a stack's offsets only the finest;
-    what all of its software share stays."""
+    """Return whether a parameter is refined by so many runs."""
     begins = tuple(begin for least, names in REFINED if count >= least for begin in names)
-    machines = {f"stack:{c.stack},hardware:{c.hardware},kind:{c.kind}" for c in cases_of(jobs).distinct}
-    own = {name for name in machines if name.startswith(begins)}
-    return lambda name: name in own or (name.startswith(begins[1:]) and "_software." not in name)
+    levels = [dict(zip(OFFSETS, case.offsets, strict=False)) for case in cases_of(jobs).distinct]
+    own = {names[level] for names in levels for level in OWN if names}
+    return lambda name: name in own or (name.startswith(begins) and "_software." not in name)

@@ -10,6 +10,9 @@ from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from conf.compose import choices
 from conf.errors import closest, listed
 from conf.facts import hardware, named_by_driver
@@ -27,6 +30,12 @@ def spellings() -> Mapping[str, Any]:
     """Return spellings.yaml."""
     known: Mapping[str, Any] = read_yaml(Path(__file__).with_name("spellings.yaml"))
     return known
+
+
+def named(stacks: NDArray[np.str_] | str, kind: str) -> NDArray[np.bool_]:
+    """Return of which stacks the name begins as one of a kind of spellings.yaml."""
+    each = [np.char.startswith(stacks, name) for name in spellings()[kind]]
+    return np.asarray(np.any(each, axis=0), dtype=bool)
 
 
 def plain(text: str) -> str:

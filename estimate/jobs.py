@@ -44,8 +44,9 @@ class Jobs:
     conf/hardware. cuda_graphs: share of the layers in graphs. flex_dispatcher: tokens go to experts by one that sends
     each to a GPU once (DeepEP, HybridEP), not by plain all-to-all. overlapped_experts: their exchange overlaps other
     micro-batches. padded_experts: each gets the same number of tokens, by dropping and padding (a capacity factor).
-    Of TorchTitan: async_tensor_parallel: products are cut so that their collectives overlap them; uncompiled: without
-    torch.compile; fp8_by_rows: float8 has a scale for each row.
+    overlapped_tensor: products are cut so that their tensor-parallel collectives overlap them (tp_comm_overlap of
+    TransformerEngine, asynchronous ones of TorchTitan). uncompiled: without torch.compile; fp8_by_rows: float8 has a
+    scale for each row, both of TorchTitan.
     nan: unknown. mesh_links: links of a GPU that lead to one other each; 0 behind a switch.
     all_reduce_gain: by how much switches that add up speed an all-reduce."""
 
@@ -114,7 +115,7 @@ class Jobs:
     flex_dispatcher: Numbers = field(default_factory=lambda: np.array(np.nan))
     overlapped_experts: Numbers = field(default_factory=lambda: np.array(np.nan))
     padded_experts: Numbers = field(default_factory=lambda: np.array(0.0))
-    async_tensor_parallel: Numbers = field(default_factory=lambda: np.array(0.0))
+    overlapped_tensor: Numbers = field(default_factory=lambda: np.array(0.0))
     uncompiled: Numbers = field(default_factory=lambda: np.array(0.0))
     fp8_by_rows: Numbers = field(default_factory=lambda: np.array(0.0))
     # the machine

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from estimate.cells import spellings
+from estimate.cells import named
 from estimate.jobs import Jobs, Numbers
 from estimate.parameters import Layers, fc1_width, layers_on, matrices, parameters, stages
 
@@ -314,11 +314,11 @@ def _loss(jobs: Jobs, at: _At, fused: Numbers) -> Numbers:
     (torch/distributed/pipelining/schedules.py, _merge_outputs)."""
     tokens, a, h = _tokens(jobs), _element(jobs), jobs.hidden_size
     s, tp = _sequence(jobs), jobs.tensor_model_parallel_size
-    of_torch = np.where(_named(jobs, "compiled_loss"), 2 * a, np.where(tp > 1, 4, 3) * FP32)
+    of_torch = np.where(named(jobs.stack, "compiled_loss"), 2 * a, np.where(tp > 1, 4, 3) * FP32)
     each = np.where(_of_torch(jobs), of_torch, a) * (1 + jobs.mtp_num_layers)
     logits = tokens * each * jobs.vocabulary / tp
     whole = logits + tokens * a * h * (1 + (s > 1) / s) + fused * jobs.vocabulary * h / tp
-    returns = (jobs.pipeline_model_parallel_size > 1) & _named(jobs, "returned_logits")
+    returns = (jobs.pipeline_model_parallel_size > 1) & named(jobs.stack, "returned_logits")
     all_of_step = returns * jobs.num_micro_batches * tokens * a * jobs.vocabulary / tp
     most: Numbers = at.last * np.maximum(whole + all_of_step, 2 * all_of_step)
     return most
@@ -388,12 +388,7 @@ def _plain(jobs: Jobs) -> Any:
 
 def _of_torch(jobs: Jobs) -> Any:
     """Return whether a job's modules, FSDP and loss are torch's own, not TransformerEngine's and Megatron's."""
-    return (jobs.fsdp > 0) & _named(jobs, "torch_modules")
-
-
-def _named(jobs: Jobs, kind: str) -> Any:
-    """Return whether the name of a job's stack begins as one of a kind (spellings.yaml)."""
-    return reduce(np.logical_or, [np.char.startswith(jobs.stack, name) for name in spellings()[kind]])
+    return (jobs.fsdp > 0) & named(jobs.stack, "torch_modules")
 
 
 def _by_precision(jobs: Jobs, table: dict[str, float], otherwise: float) -> Numbers:

@@ -19,6 +19,7 @@ from conf.errors import InputError, Problem, listed
 from conf.recipes import Recipe
 from conf.schema import Hardware
 from estimate.cells import (
+    Again,
     count,
     hardware_named,
     network_bandwidth,
@@ -33,7 +34,15 @@ from estimate.cells import (
 from estimate.jobs import PEAK_OF, RECOMPUTED, Jobs, adam_bytes, columns_of_hardware, columns_of_shape
 from estimate.row_request import RowTraining, row_request, sizes_of
 from estimate.row_shape import ours_named, row_shape
-from estimate.switches import SWITCHED_OFF, UNKNOWN, columns_of_recipe, followed, recomputed_by, released
+from estimate.switches import (
+    SWITCHED_OFF,
+    UNKNOWN,
+    columns_of_recipe,
+    followed,
+    overlaps_tensor,
+    recomputed_by,
+    released,
+)
 from metrics.shape import Shape
 
 Column = float | str
@@ -165,8 +174,11 @@ class _Reader:
             **dict.fromkeys(SWITCHED_OFF, 0.0),
             "stack": stack(self.text("framework"), self.text("date")),
         }
+        job["overlapped_tensor"] = overlaps_tensor(str(job["stack"]), str(job["precision"]), str(job["trained"]))
         recipe = followed(ours_named(self.text("model")), job)
-        job |= {**self.how(shape, layout, recipe), **released(str(job["stack"]), self.text("model"), self.cells)}
+        as_released = released(str(job["stack"]), self.text("model"), self.cells)
+        redone = as_released.pop("recompute_layers", None)
+        job |= {**self.how(shape, layout, recipe, redone), **as_released}
         job |= noted(self.text("notes"))
         return Row(number, self.cells, (), job, shape, frozenset(self.missing), tuple(self.notes))
 
@@ -261,15 +273,19 @@ class _Reader:
         self.notes += [note] if note and gpus > float(columns["gpus_per_domain"]) else []
         return {**columns, "precision": precision, "nic_bandwidth": rate}
 
-    def how(self, shape: Shape, layout: Mapping[str, int], recipe: Recipe | None) -> dict[str, Column]:
+    def how(
+        self, shape: Shape, layout: Mapping[str, int], recipe: Recipe | None, redone: float | None
+    ) -> dict[str, Column]:
         """Return sharding, recomputation, offloading and sequence parallelism; of the recipe that the row followed,
-        what has no column."""
+        what has no column. redone: the share of layers that the configuration of the run recomputed, where known."""
         switches = self.read("fsdp_zero", sharding)
         if switches is None:
             switches = {"distributed_optimizer": 1, "fsdp": 0}
             self.notes.append("distributed optimizer assumed")
         chunks, layers = layout["pp"] * layout["vp"], shape.num_layers
         again = self.read("recompute", lambda text: recompute(text, chunks, layers))
+        if again is None and redone is not None:
+            again = Again(redone)
         if again is None and recipe is not None:
             again = recomputed_by(recipe, chunks, layers)
         if again is None:

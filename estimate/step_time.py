@@ -17,13 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conf.facts import hardware
-from estimate.cells import spellings
+from estimate.cells import named, spellings
 from estimate.fitted import Parameters
 from estimate.jobs import Jobs, Numbers
 from estimate.parameters import short_ends
 
 CHUNK = 8192  # jobs whose arrays stay in a core's cache
 BF16 = 2  # bytes
+HOPPER = "sm_90"
 OFFSETS = (
     ("software",),
     ("software", "kind"),
@@ -260,6 +261,13 @@ def _in_bf16(case: Case) -> tuple[str, str]:
     return case.hardware, "bf16"
 
 
+@cache
+def _old_attention(case: Case) -> bool:
+    """Return whether a case runs the attention of Ampere on Hopper."""
+    device = hardware(case.hardware)
+    return device is not None and device.architecture == HOPPER and bool(named(case.stack, "attention_of_ampere"))
+
+
 class _Rates(NamedTuple):
     """Rates of one GPU that the jobs reach, FLOP/s and bytes/s."""
 
@@ -282,6 +290,7 @@ def _rates(j: Jobs, p: Parameters, cases: Cases) -> _Rates:
 
     attention = cases.by(_HARDWARE, lambda name: per_gpu(p, "attention_efficiency", name))
     attention = attention * cases.by(_SOFTWARE, lambda name: p.of("attention_software", name))
+    attention = attention * np.where(cases.by(_old_attention, float) > 0, p.of("attention_of_ampere"), 1.0)
     host = cases.by(_HARDWARE, lambda name: p.of("host_link", name))
     launch = cases.by(_HARDWARE, lambda name: per_gpu(p, "host", name))
     nominal = cases.by(_HARDWARE, nominal_power_w)
@@ -376,7 +385,7 @@ class _Maker:
         self.host = cases.by(_HARDWARE, lambda name: float(name == "cpu"))
         self.norm = np.where(self.host, _NORM_OF_HOST, _NORM)
         self.exposed_tensor = self._exposed(cases, "exposed_tensor")
-        self.exposed_tensor = self.exposed_tensor * self.where(jobs.async_tensor_parallel, "exposed_async")
+        self.exposed_tensor = self.exposed_tensor * self.where(jobs.overlapped_tensor, "exposed_tensor_overlapped")
         overlap = jobs.overlapped_experts
         self.overlap = np.where(np.isnan(overlap), parameters.of("overlap_unknown"), overlap) * (self.ep > 1)
         self.starts = self.rates.launch * self.where(self.overlap, "launch_overlapped")
@@ -529,10 +538,13 @@ class _Maker:
 
     def launch(self, name: str) -> Numbers:
         """Return the seconds in which the host starts a layer's kernels, fewer from a graph; of the share of layers in
-        graphs that nobody states the fitted one. A CPU starts those around a split layer's collectives, too."""
+        graphs that nobody states the fitted one. A CPU, and a host with adapters, starts those around a split layer's
+        collectives, too."""
+        adapted = (1 - self.pretrained) * (1 - self.host)
         graphs = np.where(np.isnan(self.j.cuda_graphs), self.p.of("graphs_unknown"), self.j.cuda_graphs)
         split = _CALLS_OF_TP * (self.tp > 1) + _CALLS_OF_CP * (self.cp > 1) + _CALLS_OF_EP * (self.ep > 1)
-        seconds: Numbers = self.p.of(name) * self.starts * self.where(graphs, "graphs_left") * (1 + self.host * split)
+        own = np.where(adapted > 0, self.p.of("launch_lora"), self.p.of(name)) * (1 + (self.host + adapted) * split)
+        seconds: Numbers = own * self.starts * self.where(graphs, "graphs_left")
         return seconds
 
     def launch_of_experts(self, own: Numbers) -> Numbers:

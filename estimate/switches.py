@@ -11,12 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from conf.recipes import GLOBAL_BATCH, MICRO_BATCH, RECIPES, Recipe, recipes
-from estimate.cells import BY_OPERATOR, Again, plain
+from estimate.cells import BY_OPERATOR, Again, plain, spellings
 from estimate.jobs import RECOMPUTED
 
-RELEASED = Path(__file__).parents[1] / "conf" / "tables" / "bridge_switches.csv"
+RELEASED: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "megatron_bridge": ("bridge_switches.csv", ("gpu", "precision", "tp", "pp", "vp", "ep", "mbs")),
+    "mlperf": ("mlperf_switches.csv", ("gpu", "precision", "tp", "cp")),
+}
+"""Tables of conf/tables by framework, and the columns by which one is looked up beside its release and model."""
 UNKNOWN: Mapping[str, float] = {"cuda_graphs": nan, "flex_dispatcher": nan, "overlapped_experts": nan}
-SWITCHED_OFF = ("padded_experts", "async_tensor_parallel", "uncompiled", "fp8_by_rows")
+_OF_A_RELEASE = (*UNKNOWN, "overlapped_tensor", "recompute_layers", "fp8_params")
+SWITCHED_OFF = ("padded_experts", "overlapped_tensor", "uncompiled", "fp8_by_rows")
 """Columns of Jobs that are 0 where neither a recipe nor a note says otherwise."""
 _GRAPHS = {"attn": 1 / 3, "mlp": 2 / 3, "moe_router": 1 / 6, "moe_preprocess": 1 / 6, "moe": 1 / 3}
 """Share of a layer's kernels in a graph of this scope (Megatron-Core's cuda_graph_scope): a third each for attention,
@@ -38,7 +43,9 @@ def switches(recipe: Recipe) -> dict[str, float]:
     overlap = recipe.settings.get("comm_overlap")
     known = overlap.get("set", {}) if isinstance(overlap, Mapping) else {}
     overlapped = known.get("overlap_moe_expert_parallel_comm", recipe.stated("overlap_moe_expert_parallel_comm"))
+    tensor = known.get("tp_comm_overlap", recipe.stated("tp_comm_overlap"))
     return {
+        **({} if tensor is None else {"overlapped_tensor": float(bool(tensor))}),
         "cuda_graphs": _graphs(recipe),
         "flex_dispatcher": nan if dispatcher is None else float(dispatcher == "flex" or bool(deep)),
         "overlapped_experts": nan if overlapped is None else float(bool(overlapped)),
@@ -87,7 +94,7 @@ def torchtitan_switches(recipe: Recipe) -> dict[str, float]:
         return {}
     return {
         "uncompiled": float(not compiled),
-        "async_tensor_parallel": float(bool(stated.get("parallelism.enable_async_tensor_parallel"))),
+        "overlapped_tensor": float(bool(stated.get("parallelism.enable_async_tensor_parallel"))),
         "fp8_by_rows": float(stated.get("quantize.linear.float8.recipe_name") == "rowwise"),
     }
 
@@ -106,26 +113,34 @@ def kept_in_less(recipe: Recipe) -> dict[str, float]:
     return known | {"optimizer_bytes": float(sum(_BYTES[str(name)] for name in names))}
 
 
-def released(stack: str, model: str, texts: Mapping[str, str]) -> Mapping[str, float]:
-    """Return graphs, dispatcher and overlap as the recipe of a release had them that ran a published layout
-    (conf/tables/bridge_switches.csv): a later one of the same layout may dispatch otherwise. texts: the cells of the
-    row by their columns. Empty where the release has no such recipe of experts."""
-    key = (stack, plain(model), *(plain(texts.get(name, "")) or "1" for name in _PLACES))
-    return _released().get(key, {})
-
-
-_PLACES = ("gpu", "precision", "tp", "pp", "vp", "ep", "mbs")
+def released(stack: str, model: str, texts: Mapping[str, str]) -> dict[str, float]:
+    """Return columns of Jobs as the recipe of a release, or the configuration of a submission, had them that ran a
+    published layout (RELEASED): a later one of the same layout may dispatch otherwise. texts: the cells of the row by
+    their columns. Empty where none is known."""
+    framework, _, release = stack.partition("-")
+    if framework not in RELEASED:
+        return {}
+    places = RELEASED[framework][1]
+    key = (release, plain(model), *(plain(texts.get(name, "")) or "1" for name in places))
+    return dict(_released(framework).get(key, {}))
 
 
 @cache
-def _released() -> Mapping[tuple[str, ...], Mapping[str, float]]:
-    with RELEASED.open(newline="", encoding="utf-8") as file:
+def _released(framework: str) -> Mapping[tuple[str, ...], Mapping[str, float]]:
+    name, places = RELEASED[framework]
+    with (Path(__file__).parents[1] / "conf" / "tables" / name).open(newline="", encoding="utf-8") as file:
         return {
-            (f"megatron_bridge-{row['release']}", plain(row["model"]), *(plain(row[name]) for name in _PLACES)): {
-                name: float(row[name]) for name in UNKNOWN
+            (row["release"], plain(row["model"]), *(plain(row[place]) for place in places)): {
+                column: float(text) for column, text in row.items() if column in _OF_A_RELEASE and text
             }
             for row in csv.DictReader(file)
         }
+
+
+def overlaps_tensor(stack: str, precision: str, trained: str) -> float:
+    """Return whether published runs of a stack overlap tensor-parallel collectives with products (spellings.yaml)."""
+    kinds = spellings()["overlapped_tensor"].get(stack.partition("-")[0], ())
+    return float(trained in kinds and precision != "nvfp4")
 
 
 def layers_by_number(recipe: Recipe | None) -> int:

@@ -42,6 +42,7 @@ CORRECTIONS: tuple[tuple[Mapping[str, str], Mapping[str, str]], ...] = (
     (_LATER | {"precision": "nvfp4"}, {"mbs": "1", "pp": "4", "vp": "5", "dp": "16"}),
     (_LATER | {"precision": "mxfp8"}, {"mbs": "1", "vp": "5"}),
     (_BRIDGE | {"date": "25.11", "gpu": "H100", "model": "gpt-oss-120b"}, {"mbs": "1"}),
+    ({"source_group": "dgxc", "model": "nemotron4-340b"}, {"notes": "PlainTP"}),
     (_TITAN | {"model": "llama3.1-405b", "vp": "2"}, {"mbs": "4", **_ASYNC}),
     (_TITAN | {"model": "llama3.1-405b"}, _ASYNC),
     (_TITAN | {"notes": "2D+AsyncTP; 500W cap"}, _ASYNC),
@@ -58,6 +59,9 @@ February 2026); 26.04 is as fast with the layout that v0.3.1 has, too. Of 70B on
 of which one takes 2.8 times the memory that there is; 26.02, v0.3.1 and 26.04 have PP 4. Of GPT-OSS on H100 the table
 of 25.11 repeats B200's micro-batch of 4 and its two accumulations, which PP 4 would make eight;
 GPT_OSS_120B_H100_BF16_BASE_CONFIG of v0.2.0 has 1, as all later releases.
+
+NVIDIA's recipes overlap tensor-parallel collectives, but for Nemotron 340B (NVIDIA/dgxc-benchmarking@v25.02
+nemotron/nemotron4-340b-synth.yaml: ub_tp_comm_overlap False).
 
 torchtitan (pytorch/torchtitan@b5bcd76c benchmarks). All of 405B ran with asynchronous tensor parallelism (the titles of
 tables 5 and 6). Its interleaved run states a local batch of 32 and nothing of micro-batches: at 9dec370, which ran, a

@@ -117,9 +117,9 @@ def test_a_run_that_is_slower_than_its_twin_is_named_on_a_cpu_too(slow: int) -> 
 
 
 def test_parameters_of_a_version_with_fewer_kinds_are_refused(tmp_path: Path) -> None:
-    kinds = {name: kind for name, kind in shipped().kinds.items() if name != "exposed_async"}
+    kinds = {name: kind for name, kind in shipped().kinds.items() if name != "exposed_tensor_overlapped"}
     write(tmp_path / "own.yaml", msgspec.structs.replace(shipped(), kinds=kinds))
-    with pytest.raises(ConfigError, match=r"lacks kinds of parameters[^\n]*\n.*exposed_async"):
+    with pytest.raises(ConfigError, match=r"lacks kinds of parameters[^\n]*\n.*exposed_tensor_overlapped"):
         read(tmp_path / "own.yaml")
 
 

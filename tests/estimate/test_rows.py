@@ -51,10 +51,10 @@ def test_the_notes_of_a_row_say_how_it_ran() -> None:
 def test_a_row_of_torchtitan_says_how_it_ran() -> None:
     row = read_row(LLAMA | {"framework": "torchtitan", "notes": "eager AsyncTP; rowwise"})
     assert row.job is not None
-    assert [row.job[name] for name in ("uncompiled", "async_tensor_parallel", "fp8_by_rows")] == [1, 1, 1]
+    assert [row.job[name] for name in ("uncompiled", "overlapped_tensor", "fp8_by_rows")] == [1, 1, 1]
     known = {recipe.name: torchtitan_switches(recipe) for recipe in recipes("torchtitan-0.2.2", "llama31_70b")}
     ours = next(switches for name, switches in known.items() if "async_tp" in name)
-    assert ours == {"uncompiled": 0, "async_tensor_parallel": 1, "fp8_by_rows": 0}
+    assert ours == {"uncompiled": 0, "overlapped_tensor": 1, "fp8_by_rows": 0}
 
 
 @pytest.mark.parametrize(("framework", "size"), [("Megatron-Bridge", 2), ("NeMo", 2), ("Megatron-LM", 4)])

@@ -86,7 +86,7 @@ def test_experts_whose_exchange_overlaps_keep_the_host_busier() -> None:
 @pytest.mark.parametrize(
     ("column", "part", "least", "most"),
     [
-        ("async_tensor_parallel", "tensor_parallel", 0.3, 0.8),
+        ("overlapped_tensor", "tensor_parallel", 0.3, 0.8),
         ("uncompiled", "memory_bound", 1.5, 5.0),
         ("fp8_by_rows", "memory_bound", 1.5, 5.0),
     ],
