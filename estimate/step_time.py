@@ -379,6 +379,8 @@ class _Maker:
         self.own_tokens = self.tokens / np.where(jobs.sequence_parallel > 0, self.tp, 1.0)
         self.domain = np.maximum(np.nan_to_num(jobs.gpus_per_domain, nan=1.0), 1.0)
         self.bytes = cases.by(_PRECISION, lambda name: 2.0 * BF16 if name == "fp32" else BF16)
+        in_fp8 = cases.by(_PRECISION, lambda name: float(name == "fp8"))  # Megatron gathers those of blocks in bf16
+        self.weight_bytes = np.where(jobs.fp8_params * in_fp8 > 0, 1.0, self.bytes)
         self.quantised = cases.by(_PRECISION, lambda name: float(name not in ("bf16", "fp16", "fp32")))
         self.scaled_in_blocks = cases.by(_PRECISION, lambda name: float(name in IN_BLOCKS))
         self.pretrained = cases.by(_TRAINED, lambda name: float(name != "lora"))
@@ -741,9 +743,11 @@ def _with_stragglers(m: _Maker, parts: dict[str, Numbers]) -> Parts:
 
 
 def _pipeline_sends(m: _Maker) -> Numbers:
-    """Return the exposed seconds of activations and their gradients between stages (Narayanan, 2.2)."""
+    """Return the exposed seconds of activations and their gradients between stages (Narayanan, 2.2), which lie as many
+    GPUs apart as a stage has: of a domain of 72 that holds four stages of 16 three in four send over its links."""
     j, pp = m.j, m.j.pipeline_model_parallel_size
-    rate = np.where(j.world_size <= m.domain, m.link(pp), m.rates.nic)
+    inside = np.where(j.world_size <= m.domain, 1.0, np.clip(1 - j.world_size / pp / m.domain, 0.0, 1.0))
+    rate = 1 / (inside / m.link(pp) + np.where(inside < 1, (1 - inside) / m.rates.nic, 0.0))
     times = j.virtual_pipeline_model_parallel_size
     # a stage of a CPU, which computes nothing meanwhile, waits for what it gets and for what it gives
     times = np.where(m.host, 2 * times - (pp == 2), times)
@@ -763,11 +767,11 @@ def _data_parallel(m: _Maker, micro: Numbers, work: Numbers) -> Numbers:
     far = m.ring(expert_ranks, m.ep * np.maximum(j.expert_tensor_parallel_size, 1))
     one = one + np.where(expert_ranks > 1, experts * (expert_ranks - 1) / expert_ranks / far, 0.0)
     one = one * m.pretrained
-    once = one * (j.gradient_bytes + m.bytes)
+    once = one * (j.gradient_bytes + m.weight_bytes)
     behind = micro * (2 / 3)
     plain = p.of("exposed_data") * once + np.maximum(once - behind, 0.0)
     times = np.where(j.pipeline_model_parallel_size > 1, 1.0, j.num_micro_batches)
-    sharded = one * (2 * m.bytes + j.gradient_bytes) * times
+    sharded = one * (2 * m.weight_bytes + j.gradient_bytes) * times
     cut = m.exposed_fsdp * sharded + np.maximum(sharded - work, 0.0)
     starts: Numbers = m.host * (j.world_size > 1) * _OF_STEP * p.of("collective_latency")
     return np.where(j.fsdp > 0, cut, plain) + starts

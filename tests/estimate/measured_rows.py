@@ -43,6 +43,7 @@ CORRECTIONS: tuple[tuple[Mapping[str, str], Mapping[str, str]], ...] = (
     (_LATER | {"precision": "mxfp8"}, {"mbs": "1", "vp": "5"}),
     (_BRIDGE | {"date": "25.11", "gpu": "H100", "model": "gpt-oss-120b"}, {"mbs": "1"}),
     ({"source_group": "dgxc", "model": "nemotron4-340b"}, {"notes": "PlainTP"}),
+    ({"source_group": "dgxc", "model": "grok1-314b", "gpu": "GB200"}, {"notes": "ETP4"}),
     (_TITAN | {"model": "llama3.1-405b", "vp": "2"}, {"mbs": "4", **_ASYNC}),
     (_TITAN | {"model": "llama3.1-405b"}, _ASYNC),
     (_TITAN | {"notes": "2D+AsyncTP; 500W cap"}, _ASYNC),
@@ -61,7 +62,8 @@ of 25.11 repeats B200's micro-batch of 4 and its two accumulations, which PP 4 w
 GPT_OSS_120B_H100_BF16_BASE_CONFIG of v0.2.0 has 1, as all later releases.
 
 NVIDIA's recipes overlap tensor-parallel collectives, but for Nemotron 340B (NVIDIA/dgxc-benchmarking@v25.02
-nemotron/nemotron4-340b-synth.yaml: ub_tp_comm_overlap False).
+nemotron/nemotron4-340b-synth.yaml: ub_tp_comm_overlap False). Grok-1 on GB200 splits its experts, too (v25.05.05
+grok1/README.md: ETP 4).
 
 torchtitan (pytorch/torchtitan@b5bcd76c benchmarks). All of 405B ran with asynchronous tensor parallelism (the titles of
 tables 5 and 6). Its interleaved run states a local batch of 32 and nothing of micro-batches: at 9dec370, which ran, a
