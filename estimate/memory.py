@@ -148,7 +148,8 @@ def _states(jobs: Jobs, at: _At) -> dict[str, Numbers]:
     shards, expert_shards = np.where(cut, ranks, 1), np.where(cut, experts_ranks, 1)
     resting, expert_resting = np.where(jobs.fsdp > 0, ranks, 1), np.where(jobs.fsdp > 0, experts_ranks, 1)
     copies = np.where(jobs.fsdp > 0, 0, _by_precision(jobs, _COPIES, 0.0))
-    copies = copies * np.where((jobs.precision == "fp8") & (jobs.transposes_fp8 == 0), 0.5, 1)
+    once = (jobs.transposes_fp8 == 0) | ((jobs.trained == "lora") & (jobs.fp8_params > 0))
+    copies = copies * np.where((jobs.precision == "fp8") & once, 0.5, 1)
     product = element * (1 - jobs.fp8_params * (copies > 0)) + copies
     # torch's FSDP keeps fp32 parameters, which the optimizer steps, and no copy beside them.
     moved = np.where(_of_torch(jobs) & (element < FP32), FP32 - element, 0)
@@ -221,7 +222,8 @@ def _by_operator(
 def _layer(jobs: Jobs, routed: bool) -> _Layer:
     """Return the bytes a token of one layer: with experts or an MLP. The residual stream and the outputs of norms are
     cut by sequence parallelism, all else by TP. What a module that is computed again keeps is its input, which stands
-    with the norms."""
+    with the norms. Of an MLP whose weights are frozen no input is kept (TransformerEngine, module/linear.py), and what
+    its activation needs may be in fp8."""
     a, q, h = _element(jobs), _saved_input(jobs), jobs.hidden_size
     s, etp, wide = _sequence(jobs), jobs.expert_tensor_parallel_size, fc1_width(jobs)
     tp = jobs.tensor_model_parallel_size
@@ -230,11 +232,14 @@ def _layer(jobs: Jobs, routed: bool) -> _Layer:
     first = each * h / s * (1 - jobs.again_layernorm * (jobs.mla > 0))
     second = each * h / s * (1 - jobs.again_layernorm * routed)
     attention = _attention(jobs)
-    norms = 2 * a * h / s + first + second + 2 * FP32 / s
+    trained = np.where((jobs.trained == "lora") & ~np.asarray(routed), 0.0, 1.0)
+    norms = 2 * a * h / s + first + second * trained + 2 * FP32 / s
     if not routed:
         keeps = 1 - jobs.again_mlp
-        mlp = (a * wide + np.where(_plain(jobs), 3 * a, q)) * jobs.ffn_hidden_size / tp * keeps
-        return _Layer(norms - q * h / s * jobs.again_mlp * ~np.asarray(apart), attention, mlp, np.zeros_like(mlp))
+        acts = np.where(jobs.fp8_activations > 0, 1.0, a) * wide
+        mlp = (acts + np.where(_plain(jobs), 3 * a, q * trained)) * jobs.ffn_hidden_size / tp * keeps
+        fewer = q * h / s * trained * jobs.again_mlp * ~np.asarray(apart)
+        return _Layer(norms - fewer, attention, mlp, np.zeros_like(mlp))
     k, fe = jobs.moe_router_topk * etp / s, jobs.moe_ffn_hidden_size / etp
     shared = (a * wide + q) * jobs.moe_shared_expert_intermediate_size / tp
     # torch's operations one by one keep what the gate, its offset and the token's weight multiply, too.
@@ -309,12 +314,12 @@ def _loss(jobs: Jobs, at: _At, fused: Numbers) -> Numbers:
     cross entropy writes over them (those of multi-token prediction beside), that of its input, and a stand-in for its
     own (core/tensor_parallel/layers.py, LinearWithGradAccumulationAndAsyncCommunication). Of torch's own
     cross entropy in fp32: logarithms of probabilities, their gradient and that of the logits; where the vocabulary is
-    cut, one more (torch/distributed/tensor/parallel/loss.py, _nll_loss_and_log_softmax_backward). Compiled: the logits
-    and their gradient. torch's pipelines return the logits of all micro-batches in one piece at the end
+    cut, one more (torch/distributed/tensor/parallel/loss.py, _nll_loss_and_log_softmax_backward). Fused or compiled:
+    the logits and their gradient. torch's pipelines return the logits of all micro-batches in one piece at the end
     (torch/distributed/pipelining/schedules.py, _merge_outputs)."""
     tokens, a, h = _tokens(jobs), _element(jobs), jobs.hidden_size
     s, tp = _sequence(jobs), jobs.tensor_model_parallel_size
-    of_torch = np.where(named(jobs.stack, "compiled_loss"), 2 * a, np.where(tp > 1, 4, 3) * FP32)
+    of_torch = np.where(named(jobs.stack, "fused_loss"), 2 * a, np.where(tp > 1, 4, 3) * FP32)
     each = np.where(_of_torch(jobs), of_torch, a) * (1 + jobs.mtp_num_layers)
     logits = tokens * each * jobs.vocabulary / tp
     whole = logits + tokens * a * h * (1 + (s > 1) / s) + fused * jobs.vocabulary * h / tp

@@ -29,14 +29,11 @@ DISTANCES = (
 )
 """Distances of a job from the measured ones, the nearest first: a name, what it has in common with some of them
 (OFFSETS), and what nobody measured. Two with one GPU, or of one framework, are not like each other for that."""
-GPU, ARCHITECTURE, REACH, LONG = "gpu", "architecture", "reach", "long"
-WIDER = (GPU, ARCHITECTURE, REACH, LONG)
+GPU, ARCHITECTURE, REACH = "gpu", "architecture", "reach"
+WIDER = (GPU, ARCHITECTURE, REACH)
 """Reasons to widen an interval at any distance. gpu: no run on it in that precision; architecture: nor on any GPU of
-its architecture; reach: a longer sequence, more GPUs or more ranks of experts than of any run; long: LONG_TOKENS in a
-sequence or more, where attention takes most of a step, which a few of the runs have. Widths and factors are measured
-(estimate/held_out.py)."""
-LONG_TOKENS = 32_768
-
+its architecture; reach: a longer sequence, more GPUs or more ranks of experts than of any run. Widths and factors are
+measured (estimate/held_out.py)."""
 
 HOST = 2.0
 """Half width of both intervals on a CPU without a machine.yaml, by hand (a factor of 7.4 either way): the table has no
@@ -86,7 +83,7 @@ def predict(jobs: Jobs, parameters: Parameters | None = None) -> Prediction:
         total * far,
         tuple(expected[i][0] for i in spread),
         np.broadcast_to(cases.spread([float(error.n) for _, error in expected]), total.shape),
-        _beside(tuple(notes[i] for i in spread), jobs, known),
+        _beside(tuple(notes[i] for i in spread), beyond(jobs, known)),
         parts,
     )
 
@@ -112,14 +109,14 @@ def half_widths(jobs: Jobs, known: Parameters, cases: Cases) -> Numbers:
 
 
 def wider_by(jobs: Jobs, known: Parameters, cases: Cases) -> NDArray[np.bool_]:
-    """Return what widens the interval of each job, shape (n, 4) in the order of WIDER."""
+    """Return what widens the interval of each job, shape (n, 3) in the order of WIDER."""
     kin = {_architecture(name.split(".")[1]) for name in known.measured}
     new = [not has_efficiency(known, case) for case in cases.distinct]
     strange = [
         is_new and _architecture(case.hardware) not in kin for is_new, case in zip(new, cases.distinct, strict=True)
     ]
     gpu, architecture = (cases.spread([float(each) for each in column]) > 0 for column in (new, strange))
-    columns = (gpu & ~architecture, architecture, beyond(jobs, known), jobs.seq_length >= LONG_TOKENS)
+    columns = (gpu & ~architecture, architecture, beyond(jobs, known))
     return np.stack([np.broadcast_to(each, (jobs.count,)) for each in columns], axis=1)
 
 
@@ -169,15 +166,12 @@ def _why(known: Parameters, case: Case) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _beside(notes: tuple[tuple[str, ...], ...], jobs: Jobs, known: Parameters) -> tuple[tuple[str, ...], ...]:
-    """Return the notes of jobs, with those of what is beyond all, or most, that was measured."""
-    far = "a longer sequence, more GPUs or more ranks of experts than of any measured run"
-    long = f"{LONG_TOKENS:,} tokens in a sequence or more, where few runs were measured"
-    for note, applies in ((far, beyond(jobs, known)), (long, jobs.seq_length >= LONG_TOKENS)):
-        if np.any(applies):
-            each = np.broadcast_to(applies, len(notes)).tolist()
-            notes = tuple((*own, note) if of_it else own for own, of_it in zip(notes, each, strict=True))
-    return notes
+def _beside(notes: tuple[tuple[str, ...], ...], far: NDArray[np.bool_]) -> tuple[tuple[str, ...], ...]:
+    """Return the notes of jobs, with one of those that are beyond all that was measured."""
+    if not far.any():
+        return notes
+    note = "a longer sequence, more GPUs or more ranks of experts than of any measured run"
+    return tuple((*own, note) if is_far else own for own, is_far in zip(notes, far, strict=True))
 
 
 def beyond(jobs: Jobs, known: Parameters) -> NDArray[np.bool_]:

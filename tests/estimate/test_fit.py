@@ -19,7 +19,7 @@ from estimate.fitted import FEW, Parameters, read, shipped, write
 from estimate.held_out import Runs, configurations, folds, held_out
 from estimate.jobs import Numbers
 from estimate.measured import SHIPPED, read_runs
-from estimate.predict import DISTANCES, LONG_TOKENS, WIDER, error_of, predict
+from estimate.predict import DISTANCES, WIDER, error_of, predict
 from estimate.step_time import step_time
 from tests.estimate.measured_rows import COLLECTED, built
 from tests.estimate.test_step_time import job, many
@@ -230,13 +230,3 @@ def test_a_longer_sequence_than_any_measured_has_a_wider_interval() -> None:
     within, longer = (predict(job(stack="nemo-25.04.02", seq_length=length), known) for length in (4096.0, 8192.0))
     ratio = [np.log(each.high_80_s[0] / each.step_time_s[0]) for each in (within, longer)]
     assert ratio[1] == pytest.approx(ratio[0] * known.wider["reach"].by[0])
-
-
-def test_a_long_sequence_has_a_wider_interval_and_says_so() -> None:
-    short, long = (predict(job(stack="nemo-25.04.02", seq_length=length)) for length in (LONG_TOKENS / 2, LONG_TOKENS))
-    ratio = [np.log(each.high_95_s[0] / each.step_time_s[0]) for each in (short, long)]
-    assert ratio[1] == pytest.approx(ratio[0] * shipped().wider["long"].by[1])
-    assert [[note for note in said.notes[0] if "32,768 tokens" in note] != [] for said in (short, long)] == [
-        False,
-        True,
-    ]
