@@ -177,8 +177,9 @@ def recomputed_by(recipe: Recipe, chunks: int, layers: int) -> Again:
 
 def followed(models: Iterable[str], job: Mapping[str, Any]) -> Recipe | None:
     """Return the recipe of the row's stack that a job is by all that the row states: model, GPU, precision, layout and
-    batch; the oldest release first. None where there is none. models: its names in conf/model."""
-    folders = _folders(str(job["stack"]).partition("-")[0])
+    batch; the oldest release first. None where there is none: all recipes train all weights. models: its names in
+    conf/model."""
+    folders = _folders(str(job["stack"]).partition("-")[0]) if job["trained"] != "lora" else ()
     if not folders:
         return None
     case = (job["hardware"], job["precision"], job["micro_batch_size"], *(job[f"{n}_parallel_size"] for n in _SIZES))

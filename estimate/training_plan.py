@@ -57,9 +57,11 @@ class Storage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Embodied(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """CO2 of making GPUs, kg by hardware, and the years of work over which it is spread."""
+    """CO2 of making GPUs with their boards, kg by hardware, and of a GPU's share of its host; the years of work over
+    which both are spread."""
 
-    kg_per_gpu: dict[str, float]
+    board_kg_per_gpu: dict[str, float]
+    host_kg_per_gpu: float
     years: float
     source: str
 
@@ -152,21 +154,16 @@ def plan_of(estimate: Estimate, terms: Terms) -> Plan:
     e = estimate.experiment
     saved = checkpoints(state_bytes(e), e.layout.world_size)
     goodput = terms.goodput if terms.goodput < 1 else saved.goodput
-    own = replace(terms, goodput=goodput, embodied_kg_per_gpu_hour=_embodied(e, terms))
-    return Plan(
-        estimate=estimate,
-        checkpoints=saved,
-        figures=bill(estimate.option, own),
-        to_target=_to_target(estimate, goodput),
-    )
-
-
-def _embodied(e: Experiment, terms: Terms) -> float | None:
-    """Return the user's figure, else a published one of this GPU, kg a GPU-hour."""
-    table = assumptions().embodied
-    if terms.embodied_kg_per_gpu_hour is not None or e.hardware.name not in table.kg_per_gpu:
-        return terms.embodied_kg_per_gpu_hour
-    return table.kg_per_gpu[e.hardware.name] / hours_at_work(table.years, 1.0)
+    table, made = assumptions().embodied, terms.embodied_kg_per_gpu_hour
+    board_kg = table.board_kg_per_gpu.get(e.hardware.name) if made is None else None
+    if board_kg is not None:
+        made = (board_kg + table.host_kg_per_gpu) / hours_at_work(table.years, 1.0)
+    figures = dict(bill(estimate.option, replace(terms, goodput=goodput, embodied_kg_per_gpu_hour=made)))
+    if board_kg is not None and "carbon_embodied_t" in figures:
+        said = f"{board_kg:g} kg of a GPU with its board, published, and {table.host_kg_per_gpu:g} of its host, assumed"
+        note = f"{said}, over {table.years:g} years (estimate/training_plan.yaml)"
+        figures["carbon_embodied_t"] = msgspec.structs.replace(figures["carbon_embodied_t"], note=note)
+    return Plan(estimate=estimate, checkpoints=saved, figures=figures, to_target=_to_target(estimate, goodput))
 
 
 def _to_target(estimate: Estimate, goodput: float) -> Quantity | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +13,11 @@ from conf.compose import choices
 from conf.load import model_named
 from conf.shapes import Sizes, per_stage
 from estimate.jobs import GB
+from estimate.measured import read_runs
 from estimate.memory import ASSUMED, Memory, memory
 from estimate.parameters import layers_on, parameters
 from tests.estimate.jobs import jobs
+from tests.estimate.test_step_time import job
 
 TP, PP = "tensor_model_parallel_size", "pipeline_model_parallel_size"
 DP, CP, EP = "data_parallel_size", "context_parallel_size", "expert_model_parallel_size"
@@ -114,13 +117,13 @@ def test_what_torch_allocated_on_eight_b200_is_predicted(
     assert allocated == pytest.approx(np.array(measured_gib) * 2**30, rel=0.012)
 
 
-@pytest.mark.parametrize("stack", ["torchtitan-2024-12", "llm_foundry-2023"])
-def test_stacks_of_torchs_own_modules_keep_fp32_parameters_in_shards(stack: str) -> None:
-    """By their names as tables of runs are read (estimate.cells.stack)."""
+@pytest.mark.parametrize(("stack", "times"), [("torchtitan-2024-12", 4.0), ("llm_foundry-2023", 1.9)])
+def test_stacks_of_torchs_own_modules_keep_fp32_parameters_in_shards(stack: str, times: float) -> None:
+    """By their names as tables of runs are read (estimate.cells.stack). llm-foundry's loss is one kernel."""
     sharded = {DP: 8, "fsdp": 1, "gradient_bytes": 4}
     ours, theirs = (memory(jobs("llama31_8b", stack=name, **sharded)) for name in ("megatron_lm-2022", stack))
     assert theirs.weights[0, 0] == 2 * ours.weights[0, 0]
-    assert theirs.loss.max() > 4 * ours.loss.max()
+    assert times * ours.loss.max() < theirs.loss.max() < 2 * times * ours.loss.max()
 
 
 BY_OPERATOR = {"again_by_operator": 1, "micro_batch_size": 2, "seq_length": 8192}
@@ -145,6 +148,23 @@ def test_what_torchtitans_allocator_reserved_is_predicted(
     benchmarks/llama3_h100_202412_torchtitan.md, benchmarks/llama3-8b_h200_202506_trainy-whitefiber.md."""
     found = memory(jobs("llama31_8b", stack=stack, fsdp=1, gradient_bytes=4, **different))
     assert found.reserved.max() == pytest.approx(reserved_gib * 2**30, rel=within)
+
+
+def test_published_runs_fit_the_gpus_that_they_ran_on() -> None:
+    """Of 765 runs 21 are above, most of MPT's, whose micro-batches were chosen to fill a GPU."""
+    jobs = read_runs().jobs
+    share = np.max(memory(jobs).on_device, axis=0) / jobs.memory_bytes
+    assert np.mean(share > 1) < 0.03
+    assert np.sum(share > 1.05) <= 4
+
+
+def test_frozen_layers_keep_no_inputs_and_one_copy_in_fp8() -> None:
+    one: dict[str, Any] = {"precision": "fp8", "fp8_params": 1.0, "trained": "lora"}
+    whole, frozen, small = (memory(job(**one | more)) for more in ({"trained": "sft"}, {}, {"fp8_activations": 1.0}))
+    assert np.max(frozen.weights) == pytest.approx(np.max(whole.weights) / 2, rel=0.05)
+    width, tokens = 28672 * 80, 4096
+    assert np.max(whole.mlp - frozen.mlp) == pytest.approx(tokens * width, rel=0.01)
+    assert np.max(frozen.mlp - small.mlp) == pytest.approx(2 * tokens * width, rel=0.01)
 
 
 def test_units_are_bytes() -> None:

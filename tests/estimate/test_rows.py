@@ -57,6 +57,45 @@ def test_a_row_of_torchtitan_says_how_it_ran() -> None:
     assert ours == {"uncompiled": 0, "overlapped_tensor": 1, "fp8_by_rows": 0}
 
 
+LORA = {
+    "framework": "MLPerf AMD",
+    "date": "v5.1",
+    "source_group": "mlperf-v5.1",
+    "model": "llama2-70b",
+    "gpu": "MI300X",
+}
+LORA |= {"gpus": "8", "nodes": "1", "seq": "8192", "gbs": "8", "tp": "1", "pp": "1", "vp": "1", "dp": "8", "cp": "1"}
+LORA |= {"precision": "fp8", "task": "lora", "params_b": "", "layers": "", "hidden": "", "ffn": "", "heads": ""}
+LORA |= {"kv_heads": "", "vocab": ""}
+
+
+@pytest.mark.parametrize(("recompute", "share"), [("", 21 / 80), ("none", 0.0)])
+def test_a_row_of_mlperf_ran_as_its_submission_configures(recompute: str, share: float) -> None:
+    """AMD's on MI300X recompute the first 21 of 80 layers, and keep weights in fp8; what a row states counts."""
+    row = read_row(LORA | {"recompute": recompute})
+    assert row.job is not None, row.refused
+    known = [row.job[name] for name in ("recompute_layers", "fp8_params", "fp8_activations", "cuda_graphs")]
+    assert known == [share, 1, 1, 0]
+    assert "recompute" not in row.missing
+
+
+@pytest.mark.parametrize(
+    ("cells", "overlapped"),
+    [
+        ({"framework": "NeMo"}, 1),
+        ({"framework": "NeMo", "notes": "PlainTP"}, 0),
+        ({"framework": "NeMo", "task": "lora"}, 0),
+        ({"framework": "Megatron-Bridge", "task": "lora"}, 1),
+        ({"framework": "Megatron-Bridge", "gpu": "GB200", "precision": "nvfp4"}, 0),
+        ({"framework": "Megatron-LM"}, 0),
+    ],
+)
+def test_collectives_overlap_products_where_a_framework_lets_them(cells: dict[str, str], overlapped: int) -> None:
+    row = read_row(LLAMA | {"gbs": "512", "date": ""} | cells)
+    assert row.job is not None, row.refused
+    assert row.job["overlapped_tensor"] == overlapped
+
+
 @pytest.mark.parametrize(("framework", "size"), [("Megatron-Bridge", 2), ("NeMo", 2), ("Megatron-LM", 4)])
 def test_gradients_are_reduced_as_the_benchmarks_of_a_framework_do(framework: str, size: int) -> None:
     """In bf16 by all of NVIDIA's, whose recipe a row need not follow."""

@@ -11,10 +11,10 @@ import pytest
 
 from conf.facts import hardware
 from conf.load import model_named
-from estimate.fitted import shipped
+from estimate.fitted import Parameters, shipped
 from estimate.jobs import RECOMPUTED, Jobs, columns_of_hardware, columns_of_shape
 from estimate.predict import predict
-from estimate.step_time import CHUNK, PARTS, step_time
+from estimate.step_time import CHUNK, PARTS, _rates, cases_of, step_time
 from metrics.shape import shape_of_model
 
 MODELS = ("llama31_8b", "llama31_70b", "qwen3_30b_a3b", "deepseek_v3", "gpt_oss_120b")
@@ -98,6 +98,45 @@ def test_how_torchtitan_ran_decides_the_part_that_it_changes(column: str, part: 
     assert least * getattr(plain, part) < getattr(other, part) < most * getattr(plain, part)
     same = [name for name in ("gemm", "attention", "memory_bound", "tensor_parallel") if name != part]
     assert all(getattr(plain, name) == getattr(other, name) for name in same)
+
+
+@pytest.mark.parametrize(("gpu", "slower"), [("h100", True), ("h200", True), ("a100", False), ("b200", False)])
+def test_attention_of_ampere_is_slow_on_hopper_alone(gpu: str, slower: bool) -> None:
+    """torch's own attention reached 329 TFLOP/s of cuDNN's 631 on an H100 (pytorch/pytorch#142132)."""
+    stacks = ("torchtitan-2025-06", "torchtitan-2026-01")
+    old, new = (step_time(job(gpu=gpu, stack=stack, seq_length=131072.0), shipped()).attention for stack in stacks)
+    plain = new * offset_of(shipped(), stacks[0], gpu) / offset_of(shipped(), stacks[1], gpu)
+    assert old == pytest.approx(plain / 0.55, rel=0.1) if slower else old == pytest.approx(plain)
+
+
+def offset_of(known: Parameters, stack: str, gpu: str) -> float:
+    """Return the factor of a stack on all parts of the step."""
+    return float(np.ravel(_rates(one := job(gpu=gpu, stack=stack), known, cases_of(one)).offset)[0])
+
+
+def test_a_host_with_adapters_is_busier_where_layers_are_split_and_less_with_graphs() -> None:
+    one: dict[str, Any] = {"trained": "lora", "seq_length": 512.0, "precision": "fp8", "cuda_graphs": 0.0}
+    split: dict[str, Any] = {
+        "tensor_model_parallel_size": 4.0,
+        "context_parallel_size": 2.0,
+        "data_parallel_size": 16.0,
+    }
+    plain, both, graphs = (
+        float(step_time(job(**one | more), shipped()).launches[0]) for more in ({}, split, split | {"cuda_graphs": 1.0})
+    )
+    assert plain > 0
+    assert both > 1.5 * plain
+    assert graphs < 0.1 * both
+
+
+def test_stages_in_one_domain_send_over_its_links() -> None:
+    """Of a domain of 72 GPUs three in four stages of 16 send within it; none where a stage is as large as it."""
+    one: dict[str, Any] = {"tensor_model_parallel_size": 4.0, "pipeline_model_parallel_size": 16.0}
+    near, far = (
+        step_time(job("llama31_405b", "gb200", data_parallel_size=dp, global_batch_size=384 * dp, **one), shipped())
+        for dp in (4.0, 32.0)
+    )
+    assert near.pipeline_sends < 0.5 * far.pipeline_sends
 
 
 def test_the_bias_of_experts_is_added_one_expert_after_the_other() -> None:

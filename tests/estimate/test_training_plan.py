@@ -58,11 +58,13 @@ def test_the_bill_has_the_goodput_that_failures_leave() -> None:
 
 
 def test_embodied_carbon_is_the_users_or_a_published_one_or_none() -> None:
-    assert "carbon_embodied_t" not in small().figures
+    assert "carbon_embodied_t" not in small("h200").figures
     a100 = small("a100")
-    kg = assumptions().embodied.kg_per_gpu["a100"] / (assumptions().embodied.years * 8760)
+    known = assumptions().embodied
+    kg = (known.board_kg_per_gpu["a100"] + known.host_kg_per_gpu) / (known.years * 8760)
     hours = value_of(a100.figures["gpu_hours"])
     assert a100.figures["carbon_embodied_t"].value == pytest.approx(hours * kg / 1000)
+    assert "127.6 kg of a GPU with its board, published" in a100.figures["carbon_embodied_t"].note
     own = plan_of(small().estimate, replace(TERMS, embodied_kg_per_gpu_hour=0.1)).figures
     assert own["carbon_embodied_t"].value == pytest.approx(value_of(own["gpu_hours"]) * 1e-4)
 
