@@ -14,11 +14,7 @@ from conf.recipes import GLOBAL_BATCH, MICRO_BATCH, RECIPES, Recipe, recipes
 from estimate.cells import BY_OPERATOR, Again, plain, spellings
 from estimate.jobs import RECOMPUTED
 
-RELEASED: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "megatron_bridge": ("bridge_switches.csv", ("gpu", "precision", "tp", "pp", "vp", "ep", "mbs")),
-    "mlperf": ("mlperf_switches.csv", ("gpu", "precision", "tp", "cp")),
-}
-"""Tables of conf/tables by framework, and the columns by which one is looked up beside its release and model."""
+TABLES = Path(__file__).parents[1] / "conf" / "tables"
 UNKNOWN: Mapping[str, float] = {"cuda_graphs": nan, "flex_dispatcher": nan, "overlapped_experts": nan}
 _OF_A_RELEASE = (*UNKNOWN, "overlapped_tensor", "recompute_layers", "fp8_params", "fp8_activations")
 SWITCHED_OFF = ("padded_experts", "overlapped_tensor", "fp8_activations", "uncompiled", "fp8_by_rows")
@@ -115,22 +111,21 @@ def kept_in_less(recipe: Recipe) -> dict[str, float]:
 
 def released(stack: str, model: str, texts: Mapping[str, str]) -> dict[str, float]:
     """Return columns of Jobs as the recipe of a release, or the configuration of a submission, had them that ran a
-    published layout (RELEASED): a later one of the same layout may dispatch otherwise. texts: the cells of the row by
-    their columns. Empty where none is known."""
+    published layout (`released` of spellings.yaml): a later one of the same layout may dispatch otherwise. texts: the
+    cells of the row by their columns. Empty where none is known."""
     framework, _, release = stack.partition("-")
-    if framework not in RELEASED:
+    if (known := spellings()["released"].get(framework)) is None:
         return {}
-    places = RELEASED[framework][1]
-    key = (release, plain(model), *(plain(texts.get(name, "")) or "1" for name in places))
+    key = (release, plain(model), *(plain(texts.get(name, "")) or "1" for name in known["by"]))
     return dict(_released(framework).get(key, {}))
 
 
 @cache
 def _released(framework: str) -> Mapping[tuple[str, ...], Mapping[str, float]]:
-    name, places = RELEASED[framework]
-    with (Path(__file__).parents[1] / "conf" / "tables" / name).open(newline="", encoding="utf-8") as file:
+    known = spellings()["released"][framework]
+    with (TABLES / known["table"]).open(newline="", encoding="utf-8") as file:
         return {
-            (row["release"], plain(row["model"]), *(plain(row[place]) for place in places)): {
+            (row["release"], plain(row["model"]), *(plain(row[place]) for place in known["by"])): {
                 column: float(text) for column, text in row.items() if column in _OF_A_RELEASE and text
             }
             for row in csv.DictReader(file)

@@ -151,7 +151,7 @@ def test_what_torchtitans_allocator_reserved_is_predicted(
 
 
 def test_published_runs_fit_the_gpus_that_they_ran_on() -> None:
-    """Of 765 runs 21 are above, most of MPT's, whose micro-batches were chosen to fill a GPU."""
+    """21 of 765 are above, most of MPT's, whose micro-batches were chosen to fill a GPU."""
     jobs = read_runs().jobs
     share = np.max(memory(jobs).on_device, axis=0) / jobs.memory_bytes
     assert np.mean(share > 1) < 0.03

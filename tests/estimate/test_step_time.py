@@ -130,7 +130,7 @@ def test_a_host_with_adapters_is_busier_where_layers_are_split_and_less_with_gra
 
 
 def test_stages_in_one_domain_send_over_its_links() -> None:
-    """Of a domain of 72 GPUs three in four stages of 16 send within it; none where a stage is as large as it."""
+    """Three in four stages of 16 GPUs send within a domain of 72; none where a stage is as large as it."""
     one: dict[str, Any] = {"tensor_model_parallel_size": 4.0, "pipeline_model_parallel_size": 16.0}
     near, far = (
         step_time(job("llama31_405b", "gb200", data_parallel_size=dp, global_batch_size=384 * dp, **one), shipped())
