@@ -164,6 +164,7 @@ def names_of(case: Case) -> dict[str, str]:
         "gemm_efficiency": f"gemm_efficiency.{gpu}.{precision}",
         "gemm_efficiency bf16": f"gemm_efficiency.{gpu}.bf16",
         "gemm_precision": f"gemm_precision.{precision}",
+        "gemm_gpu": f"gemm_gpu.{gpu}",
         "gemm_vendor": f"gemm_vendor.{vendor}",
         "attention_efficiency": f"attention_efficiency.{gpu}",
         "attention_efficiency_vendor": f"attention_efficiency_vendor.{vendor}",

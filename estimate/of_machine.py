@@ -312,8 +312,10 @@ class _Figures:
         return {
             **products,
             f"gemm_vendor.{vendor}": 1.0,
+            f"gemm_gpu.{gpu}": 1.0,
             f"attention_efficiency.{gpu}": _over(self.of("attention_rate"), rate),
             f"attention_efficiency_vendor.{vendor}": 1.0,
+            "attention_of_ampere": 1.0,  # what was timed is torch's own, whichever kernels it has
         }
 
 

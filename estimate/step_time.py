@@ -319,7 +319,7 @@ def vendor_of(name: str) -> str:
 
 def matrix_efficiency(p: Parameters, name: str, precision: str) -> float:
     """Return the share of the peak that large matrix products reach, of any GPU the prior of all."""
-    shared = p.of("gemm_vendor", vendor_of(name)) * p.of("gemm_precision", precision)
+    shared = p.of("gemm_vendor", vendor_of(name)) * p.of("gemm_precision", precision) * p.of("gemm_gpu", name)
     return shared * p.of("gemm_efficiency", name, precision)
 
 
