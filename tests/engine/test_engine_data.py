@@ -113,6 +113,7 @@ print(step + 1 == n // 8 > 400)
     assert in_rank(code) == "True\n"
 
 
+@pytest.mark.slow  # Megatron indexes 200 million tokens, twice
 def test_mock_data_is_megatrons_own(run: Callable[..., Any]) -> None:
     done = run(**MOCK)
     assert done.code == 0, done.err

@@ -122,6 +122,7 @@ def test_a_file_of_another_machine_is_no_measure() -> None:
 
 
 @pytest.mark.engine
+@pytest.mark.slow
 def test_a_box_is_probed_before_a_launch_and_held_against_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -375,6 +375,7 @@ def test_a_training_whose_rank_is_killed_is_named(tmp_path: Path, monkeypatch: p
     assert failed.startswith("training 1 failed with exit code 1, ")
 
 
+@pytest.mark.slow
 def test_two_nodes_measure_together_and_their_network_is_told_from_their_own_links(tmp_path: Path) -> None:
     port = free_port()
     argv = [sys.executable, "-m", "measure", "probe", "ranks=2", "nodes=2", "master_addr=127.0.0.1"]
