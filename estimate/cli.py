@@ -105,8 +105,9 @@ PLAN = replace(
 )
 CALIBRATE = Command(
     name="estimate calibrate",
-    summary="Learn from own runs: one sets what stack and machine have in common, three refine the matrix products, six\
- communication that is not hidden. A run that contradicts the model is named, and not learned from.",
+    summary="Learn from own runs: one sets what stack and machine have in common, and each model with them, three\
+ refine the matrix products, six communication that is not hidden. A run that contradicts the model is named, and not\
+ learned from.",
     words="RUN…",
     words_help=WHERE,
     keys=(_CALIBRATED,),

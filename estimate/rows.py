@@ -174,12 +174,16 @@ class _Reader:
             **dict.fromkeys(SWITCHED_OFF, 0.0),
             "stack": stack(self.text("framework"), self.text("date")),
         }
-        job["overlapped_tensor"] = overlaps_tensor(str(job["stack"]), str(job["precision"]), str(job["trained"]))
+        job["overlapped_tensor"] = overlaps_tensor(job)
         recipe = followed(ours_named(self.text("model")), job)
-        as_released = released(str(job["stack"]), self.text("model"), self.cells)
+        as_released = released(self.text("model"), job)
         redone = as_released.pop("recompute_layers", None)
         job |= {**self.how(shape, layout, recipe, redone), **as_released}
+        self.notes += ["graphs and overlap, and what it leaves open, as its release had them"] if as_released else []
         job |= noted(self.text("notes"))
+        span = float(job["expert_model_parallel_size"]) * float(job["expert_tensor_parallel_size"])
+        if span > layout["gpus"] / layout["pp"]:
+            raise ValueError(f"EP × ETP = {span:g} is more than the {layout['gpus'] // layout['pp']} GPUs of a stage")
         return Row(number, self.cells, (), job, shape, frozenset(self.missing), tuple(self.notes))
 
     def text(self, name: str) -> str:
@@ -319,7 +323,9 @@ def noted(text: str) -> dict[str, Column]:
     """Return the columns of Jobs that the notes of a row state (notes in spellings.yaml)."""
     words = {plain(word) for word in re.split(r"[\s;,()]+", text)}
     stated = (columns for word, columns in spellings()["notes"].items() if word in words)
-    return {name: float(value) for columns in stated for name, value in columns.items()}
+    known: dict[str, Column] = {name: float(value) for columns in stated for name, value in columns.items()}
+    split = [float(word[3:]) for word in words if re.fullmatch(r"etp[1-9]\d{0,2}", word)]
+    return known | {"expert_tensor_parallel_size": split[0]} if split else known
 
 
 def _at_most(name: str, value: int, most: int) -> None:

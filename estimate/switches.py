@@ -4,14 +4,15 @@ runs has no columns for these, and a step of experts depends on them."""
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from math import nan
 from pathlib import Path
 from typing import Any
 
+from conf.facts import hardware
 from conf.recipes import GLOBAL_BATCH, MICRO_BATCH, RECIPES, Recipe, recipes
-from estimate.cells import BY_OPERATOR, Again, plain, spellings
+from estimate.cells import BY_OPERATOR, Again, hardware_named, plain, spellings, word
 from estimate.jobs import RECOMPUTED
 
 TABLES = Path(__file__).parents[1] / "conf" / "tables"
@@ -109,33 +110,43 @@ def kept_in_less(recipe: Recipe) -> dict[str, float]:
     return known | {"optimizer_bytes": float(sum(_BYTES[str(name)] for name in names))}
 
 
-def released(stack: str, model: str, texts: Mapping[str, str]) -> dict[str, float]:
+def released(model: str, job: Mapping[str, Any]) -> dict[str, float]:
     """Return columns of Jobs as the recipe of a release, or the configuration of a submission, had them that ran a
-    published layout (`released` of spellings.yaml): a later one of the same layout may dispatch otherwise. texts: the
-    cells of the row by their columns. Empty where none is known."""
-    framework, _, release = stack.partition("-")
+    published layout (`released` of spellings.yaml): a later one of the same layout may dispatch otherwise. model: as
+    its row spells it. Empty where none is known."""
+    framework, _, release = str(job["stack"]).partition("-")
     if (known := spellings()["released"].get(framework)) is None:
         return {}
-    key = (release, plain(model), *(plain(texts.get(name, "")) or "1" for name in known["by"]))
+    key = (release, plain(model), *(job[_PLACES[place]] for place in known["by"]))
     return dict(_released(framework).get(key, {}))
 
 
+_PLACES = {name: f"{whole}_parallel_size" for name, whole in zip(("tp", "pp", "vp", "cp", "ep"), _SIZES, strict=True)}
+_PLACES |= {"gpu": "hardware", "precision": "precision", "mbs": "micro_batch_size"}
+
+
 @cache
-def _released(framework: str) -> Mapping[tuple[str, ...], Mapping[str, float]]:
+def _released(framework: str) -> Mapping[tuple[Any, ...], Mapping[str, float]]:
     known = spellings()["released"][framework]
+    read: Mapping[str, Callable[[str], Any]] = {
+        "gpu": lambda text: hardware_named(text).name,
+        "precision": lambda text: word("precision", text),
+    }
     with (TABLES / known["table"]).open(newline="", encoding="utf-8") as file:
         return {
-            (row["release"], plain(row["model"]), *(plain(row[place]) for place in known["by"])): {
+            (row["release"], plain(row["model"]), *(read.get(place, int)(row[place]) for place in known["by"])): {
                 column: float(text) for column, text in row.items() if column in _OF_A_RELEASE and text
             }
             for row in csv.DictReader(file)
         }
 
 
-def overlaps_tensor(stack: str, precision: str, trained: str) -> float:
+def overlaps_tensor(job: Mapping[str, Any]) -> float:
     """Return whether published runs of a stack overlap tensor-parallel collectives with products (spellings.yaml)."""
-    kinds = spellings()["overlapped_tensor"].get(stack.partition("-")[0], ())
-    return float(trained in kinds and precision != "nvfp4")
+    known, device = spellings()["overlapped_tensor"], hardware(str(job["hardware"]))
+    kinds = known["kinds"].get(str(job["stack"]).partition("-")[0], ())
+    of_maker = device is not None and device.vendor == known["vendor"]
+    return float(of_maker and job["trained"] in kinds and job["precision"] != known["not_in"])
 
 
 def layers_by_number(recipe: Recipe | None) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,19 @@ def test_more_runs_find_what_the_machine_is_and_say_it_with_less_doubt(faster: f
     assert (doubt[6] or 9) <= (doubt[3] or 9) < (doubt[1] or 9), doubt
     assert widths(learned[1]) < widths(shipped()), "the stack is measured now"
     assert widths(learned[6]) <= widths(learned[1]) * (1 + 1e-9)
+
+
+def test_what_a_model_has_with_a_stack_is_learned_apart_from_what_all_have() -> None:
+    """One of two models is 8 % slower: each is predicted as it was, a third in between."""
+    first, second = job(stack=STACK), job("llama31_8b", stack=STACK)
+    both = Jobs(**{f.name: np.array([getattr(one, f.name) for one in (first, second)]) for f in fields(Jobs)})
+    times = step_time(both, shipped()).total * np.array([1.0, 1.08])
+    known = calibrate(shipped(), both, times).parameters
+    near = np.log(predict(both, known).step_time_s / step_time(both, shipped()).total)
+    assert near[1] - near[0] > 0.02
+    third = job("mixtral_8x7b", stack=STACK, num_experts=0.0, moe_ffn_hidden_size=0.0)
+    between = np.log(predict(third, known).step_time_s / step_time(third, shipped()).total)
+    assert near[0] < between[0] < near[1]
 
 
 def test_an_interval_after_few_own_runs_is_wider_and_only_once() -> None:

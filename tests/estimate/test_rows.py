@@ -80,6 +80,42 @@ def test_a_row_of_mlperf_ran_as_its_submission_configures(recompute: str, share:
 
 
 @pytest.mark.parametrize(
+    "cells", [{"gpu": "AMD Instinct MI300X"}, {"precision": "FP8-DS"}, {"precision": ""}, {"tp": "1.0"}]
+)
+def test_how_a_submission_ran_is_found_however_a_row_spells_it(cells: dict[str, str]) -> None:
+    plain, spelled = read_row(LORA), read_row(LORA | cells)
+    assert plain.job is not None
+    assert spelled.job is not None, spelled.refused
+    assert {name for name in plain.job if plain.job[name] != spelled.job[name]} <= MAY_BE_UNKNOWN
+    assert "graphs and overlap, and what it leaves open, as its release had them" in spelled.notes
+
+
+@pytest.mark.parametrize(("note", "ranks"), [("ETP2", 2), ("(etp4)", 4), ("ETP0", 1), ("", 1)])
+def test_experts_are_split_as_a_note_says(note: str, ranks: int) -> None:
+    row = read_row(LLAMA | MIXTURE | {"notes": note})
+    assert row.job is not None, row.refused
+    assert row.job["expert_tensor_parallel_size"] == ranks
+
+
+def test_experts_that_take_more_gpus_than_a_stage_has_are_refused() -> None:
+    assert "EP × ETP = 64 is more than the 32 GPUs of a stage" in read_row(LLAMA | MIXTURE | {"notes": "ETP8"}).refused
+
+
+MIXTURE = {"model": "qwen3-30b-a3b", "gpus": "32", "nodes": "4", "tp": "4", "pp": "1", "vp": "1", "ep": "8", "dp": "8"}
+MIXTURE |= {"cp": "1", "mbs": "1"} | dict.fromkeys(
+    ("params_b", "layers", "hidden", "ffn", "heads", "kv_heads", "vocab"), ""
+)
+
+
+def test_a_row_with_adapters_follows_no_recipe() -> None:
+    """All recipes train all weights: what one of the same layout gathers or overlaps says nothing of it."""
+    cells = LLAMA | {"framework": "NeMo"}
+    whole, adapted = read_row(cells), read_row(cells | {"task": "lora"})
+    assert any("by the recipe" in note for note in whole.notes)
+    assert not any("by the recipe" in note for note in adapted.notes)
+
+
+@pytest.mark.parametrize(
     ("cells", "overlapped"),
     [
         ({"framework": "NeMo"}, 1),
@@ -88,6 +124,8 @@ def test_a_row_of_mlperf_ran_as_its_submission_configures(recompute: str, share:
         ({"framework": "Megatron-Bridge", "task": "lora"}, 1),
         ({"framework": "Megatron-Bridge", "gpu": "GB200", "precision": "nvfp4"}, 0),
         ({"framework": "Megatron-LM"}, 0),
+        ({"framework": "MLPerf NVIDIA", "date": "v3.0"}, 1),
+        ({"framework": "MLPerf AMD", "date": "v3.0", "gpu": "MI300X"}, 0),
     ],
 )
 def test_collectives_overlap_products_where_a_framework_lets_them(cells: dict[str, str], overlapped: int) -> None:

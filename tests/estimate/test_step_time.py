@@ -129,6 +129,15 @@ def test_a_host_with_adapters_is_busier_where_layers_are_split_and_less_with_gra
     assert graphs < 0.1 * both
 
 
+def test_weights_in_fp8_are_gathered_as_such_and_those_of_blocks_in_bf16() -> None:
+    def seconds(precision: str, rest: float) -> float:
+        one = job(gpu="gb200", precision=precision, fp8_params=rest, gradient_bytes=2.0, global_batch_size=128.0)
+        return float(step_time(one, shipped()).data_parallel[0])
+
+    assert seconds("fp8", 1.0) == pytest.approx(seconds("fp8", 0.0) * 3 / 4, rel=0.05)
+    assert seconds("mxfp8", 1.0) == seconds("mxfp8", 0.0)
+
+
 def test_stages_in_one_domain_send_over_its_links() -> None:
     """Three in four stages of 16 GPUs send within a domain of 72; none where a stage is as large as it."""
     one: dict[str, Any] = {"tensor_model_parallel_size": 4.0, "pipeline_model_parallel_size": 16.0}

@@ -18,7 +18,7 @@ from conf import load_experiment
 from conf.devices import NO_DEVICES
 from conf.errors import ConfigError
 from conf.machine import VERSION, Factor, Figure, Machine, Training, read, write
-from estimate import cli
+from estimate import cli, step_time
 from estimate.experiment import columns_of
 from estimate.figures import estimate
 from estimate.fitted import shipped
@@ -327,7 +327,10 @@ def test_threads_that_must_be_woken_for_a_kernel_slow_each_layer() -> None:
     times = [estimate(e, machine=one).time.parts.launches[0] for one in (known, asleep)]
     passes, layers, kernels = 3, 4, CALLS["launch_dense"][1]
     every = e.layout.num_micro_batches * passes * layers * kernels * more
-    assert times[1] - times[0] == pytest.approx(every, rel=0.1)  # times the offset of the stack's software
+    software = step_time.offset_of(
+        shipped(), step_time.Case(str(columns_of(e)["stack"]), "cpu", "fp32", "pretraining", 0)
+    )
+    assert times[1] - times[0] == pytest.approx(every * software, rel=0.02)
 
 
 @pytest.mark.parametrize(("split", "more"), [("tensor_model", 0.6), ("context", 0.6)])
