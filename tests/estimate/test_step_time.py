@@ -11,10 +11,10 @@ import pytest
 
 from conf.facts import hardware
 from conf.load import model_named
-from estimate.fitted import Parameters, shipped
+from estimate.fitted import shipped
 from estimate.jobs import RECOMPUTED, Jobs, columns_of_hardware, columns_of_shape
 from estimate.predict import predict
-from estimate.step_time import CHUNK, PARTS, _rates, cases_of, step_time
+from estimate.step_time import CHUNK, PARTS, cases_of, offset_of, step_time
 from metrics.shape import shape_of_model
 
 MODELS = ("llama31_8b", "llama31_70b", "qwen3_30b_a3b", "deepseek_v3", "gpt_oss_120b")
@@ -105,13 +105,9 @@ def test_attention_of_ampere_is_slow_on_hopper_alone(gpu: str, slower: bool) -> 
     """torch's own attention reached 329 TFLOP/s of cuDNN's 631 on an H100 (pytorch/pytorch#142132)."""
     stacks = ("torchtitan-2025-06", "torchtitan-2026-01")
     old, new = (step_time(job(gpu=gpu, stack=stack, seq_length=131072.0), shipped()).attention for stack in stacks)
-    plain = new * offset_of(shipped(), stacks[0], gpu) / offset_of(shipped(), stacks[1], gpu)
+    before, after = (offset_of(shipped(), cases_of(job(gpu=gpu, stack=stack)).distinct[0]) for stack in stacks)
+    plain = new * before / after
     assert old == pytest.approx(plain / 0.55, rel=0.1) if slower else old == pytest.approx(plain)
-
-
-def offset_of(known: Parameters, stack: str, gpu: str) -> float:
-    """Return the factor of a stack on all parts of the step."""
-    return float(np.ravel(_rates(one := job(gpu=gpu, stack=stack), known, cases_of(one)).offset)[0])
 
 
 def test_a_host_with_adapters_is_busier_where_layers_are_split_and_less_with_graphs() -> None:
