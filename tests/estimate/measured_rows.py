@@ -42,6 +42,10 @@ CORRECTIONS: tuple[tuple[Mapping[str, str], Mapping[str, str]], ...] = (
     (_LATER | {"precision": "nvfp4"}, {"mbs": "1", "pp": "4", "vp": "5", "dp": "16"}),
     (_LATER | {"precision": "mxfp8"}, {"mbs": "1", "vp": "5"}),
     (_BRIDGE | {"date": "25.11", "gpu": "H100", "model": "gpt-oss-120b"}, {"mbs": "1"}),
+    (_BRIDGE | {"date": "25.11", "gpu": "H100", "model": "qwen3-30b-a3b"}, {"mbs": "1", "vp": "12"}),
+    (_BRIDGE | {"date": "25.11", "gpu": "GB300", "model": "qwen3-30b-a3b"}, {"mbs": "8"}),
+    (_BRIDGE | {"date": "25.11", "gpu": "GB300", "model": "llama3-8b"}, {"mbs": "4"}),
+    (_BRIDGE | {"date": "25.09", "gpu": "GB200", "model": "llama3-70b", "precision": "mxfp8"}, {"mbs": "1"}),
     ({"source_group": "dgxc", "framework": "MaxText (JAX)"}, {"recompute": "full"}),
     ({"source_group": "dgxc", "model": "nemotron4-340b"}, {"notes": "PlainTP"}),
     ({"source_group": "dgxc", "model": "grok1-314b", "gpu": "GB200"}, {"notes": "ETP4"}),
@@ -60,7 +64,10 @@ from the recipe for half as many GPUs; that of 256 sets recompute_num_layers=Non
 February 2026); 26.04 is as fast with the layout that v0.3.1 has, too. Of 70B on GB300 it prints layouts of no recipe,
 of which one takes 2.8 times the memory that there is; 26.02, v0.3.1 and 26.04 have PP 4. Of GPT-OSS on H100 the table
 of 25.11 repeats B200's micro-batch of 4 and its two accumulations, which PP 4 would make eight;
-GPT_OSS_120B_H100_BF16_BASE_CONFIG of v0.2.0 has 1, as all later releases.
+GPT_OSS_120B_H100_BF16_BASE_CONFIG of v0.2.0 has 1, as all later releases. It repeats 25.09's layout of Qwen3 30B on
+H100, too, and GB200's micro-batches of it and of Llama 3 8B on GB300 (v0.2.0: QWEN3_30B_A3B_H100_FP8_CS_BASE_CONFIG,
+QWEN3_30B_A3B_GB300_FP8_MX_BASE_CONFIG, LLAMA3_8B_GB300_FP8_CS_BASE_CONFIG). Of 70B on GB200 in MXFP8 the table of 25.09
+counts 16 accumulations, which a micro-batch of 1 makes, as its recipe has.
 
 NVIDIA's recipes overlap tensor-parallel collectives, but for Nemotron 340B (NVIDIA/dgxc-benchmarking@v25.02
 nemotron/nemotron4-340b-synth.yaml: ub_tp_comm_overlap False). Grok-1 on GB200 splits its experts, too (v25.05.05
