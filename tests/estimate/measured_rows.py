@@ -43,6 +43,8 @@ CORRECTIONS: tuple[tuple[Mapping[str, str], Mapping[str, str]], ...] = (
     (_LATER | {"precision": "mxfp8"}, {"mbs": "1", "vp": "5"}),
     (_BRIDGE | {"date": "25.11", "gpu": "H100", "model": "gpt-oss-120b"}, {"mbs": "1"}),
     (_BRIDGE | {"date": "25.11", "gpu": "H100", "model": "qwen3-30b-a3b"}, {"mbs": "1", "vp": "12"}),
+    (_BRIDGE | {"date": "25.11", "gpu": "B200", "model": "gpt-oss-120b"}, {"ep": "64"}),
+    (_BRIDGE | {"date": "25.11", "gpu": "B200", "model": "qwen3-235b-a22b"}, {"vp": "4"}),
     (_BRIDGE | {"date": "25.11", "gpu": "GB300", "model": "qwen3-30b-a3b"}, {"mbs": "8"}),
     (_BRIDGE | {"date": "25.11", "gpu": "GB300", "model": "llama3-8b"}, {"mbs": "4"}),
     (_BRIDGE | {"date": "25.09", "gpu": "GB200", "model": "llama3-70b", "precision": "mxfp8"}, {"mbs": "1"}),
