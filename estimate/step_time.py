@@ -553,7 +553,7 @@ class _Maker:
         """Return the seconds in which the host starts the products of a rank's own experts, one after the other;
         where blocks are scaled, each operand's scales are laid out first. No graph has them, for their sizes differ;
         experts that are padded to one size are one product."""
-        each = self.p.of("launch_expert") + self.p.of("launch_expert_scales") * self.scaled_in_blocks
+        each = self.p.of("launch_expert") + self.p.of("launch_expert_scales") * self.quantised
         seconds: Numbers = self.starts * own * each * (1 - self.j.padded_experts)
         return seconds
 
@@ -592,6 +592,7 @@ class _Maker:
         moved = self.bytes * j.hidden_size * self.tokens / self.tp * sent * (ep - 1) / ep
         seconds = moved * (inside / self.link(ep) + np.where(inside < 1, (1 - inside) / self.rates.nic, 0.0))
         exposed = p.of("exposed_experts") * self.where(self.overlap, "exposed_overlapped")
+        exposed = exposed * self.where(flex, "exposed_flex")
         return np.where(ep > 1, 2 * exposed * (seconds + p.of("collective_latency") * 2), 0.0)
 
     def head(self) -> tuple[Numbers, Numbers]:
@@ -708,7 +709,8 @@ def _assembled(m: _Maker) -> Parts:
         layers = _Micro(*(j.dense_layers * a + moe_layers * b for a, b in zip(of_dense, of_experts, strict=True)))
     products, loss = m.head()
     products = products * (2 + m.pretrained)
-    overhead = p.of("step_overhead") + micro_batches * p.of("micro_overhead")
+    overhead = p.of("step_overhead") * m.where(1 - m.pretrained, "step_overhead_lora")
+    overhead = overhead + micro_batches * p.of("micro_overhead")
     ends = m.call * (_CALLS_OF_EMBEDDING + _CALLS_OF_HEAD)
     mean, longest = _pipeline(j, layers.total / pp, layers.total, products + loss + m.call * _CALLS_OF_HEAD)
     stage = _Micro(*(part / pp for part in layers))

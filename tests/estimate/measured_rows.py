@@ -44,13 +44,13 @@ CORRECTIONS: tuple[tuple[Mapping[str, str], Mapping[str, str]], ...] = (
     (_BRIDGE | {"date": "25.11", "gpu": "H100", "model": "gpt-oss-120b"}, {"mbs": "1"}),
     (_BRIDGE | {"date": "25.11", "gpu": "H100", "model": "qwen3-30b-a3b"}, {"mbs": "1", "vp": "12"}),
     (_BRIDGE | {"date": "25.11", "gpu": "B200", "model": "gpt-oss-120b"}, {"ep": "64"}),
-    (_BRIDGE | {"date": "25.11", "gpu": "B200", "model": "qwen3-235b-a22b"}, {"vp": "4"}),
     (_BRIDGE | {"date": "25.11", "gpu": "GB300", "model": "qwen3-30b-a3b"}, {"mbs": "8"}),
     (_BRIDGE | {"date": "25.11", "gpu": "GB300", "model": "llama3-8b"}, {"mbs": "4"}),
     (_BRIDGE | {"date": "25.09", "gpu": "GB200", "model": "llama3-70b", "precision": "mxfp8"}, {"mbs": "1"}),
     ({"source_group": "dgxc", "framework": "MaxText (JAX)"}, {"recompute": "full"}),
     ({"source_group": "dgxc", "model": "nemotron4-340b"}, {"notes": "PlainTP"}),
     ({"source_group": "dgxc", "model": "grok1-314b", "gpu": "GB200"}, {"notes": "ETP4"}),
+    ({"source_group": "dgxc", "model": "grok1-314b", "date": "v25.04.02"}, {"notes": "tokendrop"}),
     (_TITAN | {"model": "llama3.1-405b", "vp": "2"}, {"mbs": "4", **_ASYNC}),
     (_TITAN | {"model": "llama3.1-405b"}, _ASYNC),
     (_TITAN | {"notes": "2D+AsyncTP; 500W cap"}, _ASYNC),
@@ -73,7 +73,8 @@ counts 16 accumulations, which a micro-batch of 1 makes, as its recipe has.
 
 NVIDIA's recipes overlap tensor-parallel collectives, but for Nemotron 340B (NVIDIA/dgxc-benchmarking@v25.02
 nemotron/nemotron4-340b-synth.yaml: ub_tp_comm_overlap False). Grok-1 on GB200 splits its experts, too (v25.05.05
-grok1/README.md: ETP 4). MaxText keeps queries, keys and values alone (v25.04.02 maxtext/configure.sh: remat_policy
+grok1/README.md: ETP 4); on H100 it dropped and padded tokens (v25.04.02 grok1/cfg/grok1_314b.yaml:
+moe_expert_capacity_factor 1.0, moe_pad_expert_input_to_capacity). MaxText keeps queries, keys and values alone (v25.04.02 maxtext/configure.sh: remat_policy
 save_qkv_proj), which is taken as nothing.
 
 torchtitan (pytorch/torchtitan@b5bcd76c benchmarks). All of 405B ran with asynchronous tensor parallelism (the titles of
