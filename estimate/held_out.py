@@ -26,10 +26,11 @@ FEWEST = 30
 """Errors of which a quantile is known: of a class at a distance, or of what widens an interval."""
 _CONFIGURATION = (
     *("num_layers", "hidden_size", "ffn_hidden_size", "moe_ffn_hidden_size", "num_experts", "hardware", "precision"),
-    *("trained", "seq_length", "micro_batch_size", "tensor_model_parallel_size"),
-    *("pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size", "context_parallel_size"),
-    *("expert_model_parallel_size", "fsdp"),
+    *("trained", "seq_length", "micro_batch_size", "tensor_model_parallel_size", "pipeline_model_parallel_size"),
+    *("virtual_pipeline_model_parallel_size", "context_parallel_size", "expert_model_parallel_size", "fsdp"),
 )
+"""What makes a configuration: not its replicas and with them the global batch, for weak scaling hardly changes a step,
+so that a run of half as many GPUs would give away one that nobody was to know."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

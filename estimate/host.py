@@ -25,6 +25,7 @@ PARAMETERS = {
     "launch_moe": 4.7e-4,
     "launch_expert": 1.7e-4,
     "graphs_unknown": 0.0,
+    "flex_unknown": 0.0,
     "collective_latency": 8e-4,
     "send_latency": 2e-4,
     "link_efficiency": 1.0,

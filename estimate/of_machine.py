@@ -283,10 +283,11 @@ class _Figures:
 
     def _of_a_host(self) -> Terms:
         """Return parameters of a CPU, where gloo and the program that launches leave nothing to compute meanwhile, and
-        no graph launches."""
+        no graph launches, and each token goes to each of its experts."""
         call, with_others = (self.machine.value(name, ranks=self.ranks) for name in ("launch", "thread_launch"))
         known: dict[str, float | None] = {f"exposed_{name}": 1.0 for name in EXPOSED}
-        known |= {"graphs_unknown": 0.0, "straggler": PARAMETERS["straggler"], "grouped": self._grouped()}
+        known |= {"graphs_unknown": 0.0, "flex_unknown": 0.0}
+        known |= {"straggler": PARAMETERS["straggler"], "grouped": self._grouped()}
         # while a pipeline fills, ranks that share cores have them for themselves
         known["bubble"] = min(1.0, self.machine.cores / self.of_node)
         if call is None or with_others is None:

@@ -42,8 +42,6 @@ OFFSETS = (
 A100 = 312e12  # FLOP/s to which the sizes that halve a matrix product's rate belong
 NVLS_RANKS = 5
 """Ranks from which NCCL adds up in the switches (stas00/ml-engineering@744d01e, network/README.md: from 5 on H200)."""
-IN_BLOCKS = ("mxfp8", "nvfp4")
-"""Precisions of which each block of 32 or 16 elements has a scale of its own."""
 _OF_BIAS = 28
 """Bytes that the bias of an expert's second product moves for each element, forward: Megatron-Core adds it expert by
 expert in fp32 and joins the pieces (v0.15.3 megatron/core/transformer/moe/experts.py, TEGroupedMLP._apply_bias)."""
@@ -382,7 +380,6 @@ class _Maker:
         in_fp8 = cases.by(_PRECISION, lambda name: float(name == "fp8"))  # Megatron gathers those of blocks in bf16
         self.weight_bytes = np.where(jobs.fp8_params * in_fp8 > 0, 1.0, self.bytes)
         self.quantised = cases.by(_PRECISION, lambda name: float(name not in ("bf16", "fp16", "fp32")))
-        self.scaled_in_blocks = cases.by(_PRECISION, lambda name: float(name in IN_BLOCKS))
         self.pretrained = cases.by(_TRAINED, lambda name: float(name != "lora"))
         self.host = cases.by(_HARDWARE, lambda name: float(name == "cpu"))
         self.norm = np.where(self.host, _NORM_OF_HOST, _NORM)
@@ -550,9 +547,9 @@ class _Maker:
         return seconds
 
     def launch_of_experts(self, own: Numbers) -> Numbers:
-        """Return the seconds in which the host starts the products of a rank's own experts, one after the other;
-        where blocks are scaled, each operand's scales are laid out first. No graph has them, for their sizes differ;
-        experts that are padded to one size are one product."""
+        """Return the seconds in which the host starts the products of a rank's own experts, one after the other, and
+        in 8 or 4 bits first quantises each operand. No graph has them, for their sizes differ; experts that are padded
+        to one size are one product."""
         each = self.p.of("launch_expert") + self.p.of("launch_expert_scales") * self.quantised
         seconds: Numbers = self.starts * own * each * (1 - self.j.padded_experts)
         return seconds
@@ -579,7 +576,7 @@ class _Maker:
 
     def expert_parallel(self) -> Numbers:
         """Return the exposed seconds of dispatch and combine, one way: each token to its experts' ranks, or once to
-        each domain that has one of them."""
+        each domain that has one of them, by kernels that sort tokens meanwhile."""
         j, p, ep = self.j, self.p, self.ep
         flex = np.where(np.isnan(j.flex_dispatcher), p.of("flex_unknown"), j.flex_dispatcher)
         span = ep * np.maximum(j.expert_tensor_parallel_size, 1)

@@ -68,14 +68,15 @@ of which one takes 2.8 times the memory that there is; 26.02, v0.3.1 and 26.04 h
 of 25.11 repeats B200's micro-batch of 4 and its two accumulations, which PP 4 would make eight;
 GPT_OSS_120B_H100_BF16_BASE_CONFIG of v0.2.0 has 1, as all later releases. It repeats 25.09's layout of Qwen3 30B on
 H100, too, and GB200's micro-batches of it and of Llama 3 8B on GB300 (v0.2.0: QWEN3_30B_A3B_H100_FP8_CS_BASE_CONFIG,
-QWEN3_30B_A3B_GB300_FP8_MX_BASE_CONFIG, LLAMA3_8B_GB300_FP8_CS_BASE_CONFIG). Of 70B on GB200 in MXFP8 the table of 25.09
+QWEN3_30B_A3B_GB300_FP8_MX_BASE_CONFIG, LLAMA3_8B_GB300_FP8_CS_BASE_CONFIG). Of GPT-OSS on B200 it prints EP 8;
+GPT_OSS_120B_B200_BF16_BASE_CONFIG has 64, with which 26.02 is as fast. Of 70B on GB200 in MXFP8 the table of 25.09
 counts 16 accumulations, which a micro-batch of 1 makes, as its recipe has.
 
 NVIDIA's recipes overlap tensor-parallel collectives, but for Nemotron 340B (NVIDIA/dgxc-benchmarking@v25.02
 nemotron/nemotron4-340b-synth.yaml: ub_tp_comm_overlap False). Grok-1 on GB200 splits its experts, too (v25.05.05
 grok1/README.md: ETP 4); on H100 it dropped and padded tokens (v25.04.02 grok1/cfg/grok1_314b.yaml:
-moe_expert_capacity_factor 1.0, moe_pad_expert_input_to_capacity). MaxText keeps queries, keys and values alone (v25.04.02 maxtext/configure.sh: remat_policy
-save_qkv_proj), which is taken as nothing.
+moe_expert_capacity_factor 1.0, moe_pad_expert_input_to_capacity). MaxText keeps queries, keys and values alone
+(v25.04.02 maxtext/configure.sh: remat_policy save_qkv_proj), which is taken as nothing.
 
 torchtitan (pytorch/torchtitan@b5bcd76c benchmarks). All of 405B ran with asynchronous tensor parallelism (the titles of
 tables 5 and 6). Its interleaved run states a local batch of 32 and nothing of micro-batches: at 9dec370, which ran, a
