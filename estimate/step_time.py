@@ -49,6 +49,7 @@ KEYS_OF_HOST = 512
 """Keys of a block of torch's attention on a CPU, which it computes whole where causality needs a part of it (torch
 v2.13.0 aten/src/ATen/native/cpu/FlashAttentionKernel.cpp, flash_attention_kernel_impl)."""
 _NORM = 4  # of launching and computing side by side, of which the slower counts
+_NORM_OF_EXPERTS = 2  # a host that asks how many tokens each expert got is not ahead of its GPU
 _NORM_OF_HOST = 1  # a CPU that launches does not compute meanwhile
 _GATHERED_AGAIN = 0.5
 """Share of a layer's collectives of one pass that its backward pass makes besides: inputs gathered once more for the
@@ -383,6 +384,7 @@ class _Maker:
         self.pretrained = cases.by(_TRAINED, lambda name: float(name != "lora"))
         self.host = cases.by(_HARDWARE, lambda name: float(name == "cpu"))
         self.norm = np.where(self.host, _NORM_OF_HOST, _NORM)
+        self.norm_of_experts = np.where((self.host + jobs.padded_experts) > 0, self.norm, _NORM_OF_EXPERTS)
         self.exposed_tensor = self._exposed(cases, "exposed_tensor")
         self.exposed_tensor = self.exposed_tensor * self.where(jobs.overlapped_tensor, "exposed_tensor_overlapped")
         overlap = jobs.overlapped_experts
@@ -653,8 +655,9 @@ def _again(j: Jobs, layer: _Layer) -> Numbers:
     return again
 
 
-def _of_layer(m: _Maker, layer: _Layer) -> _Micro:
-    """Return both passes of a layer: each product twice backward, once where its weights are frozen."""
+def _of_layer(m: _Maker, layer: _Layer, norm: Numbers) -> _Micro:
+    """Return both passes of a layer: each product twice backward, once where its weights are frozen. norm: of
+    launching and computing."""
     j, p = m.j, m.p
     back = 1 + m.pretrained
     attention = (1 + p.of("attention_backward")) * layer.attention
@@ -672,7 +675,7 @@ def _of_layer(m: _Maker, layer: _Layer) -> _Micro:
     )
     again = j.recompute_layers * np.where(m.host, _CALLS_AGAIN, 1.0)
     busy, start = micro.total, layer.launch * (3 + again)
-    both = (busy**m.norm + start**m.norm) ** (1 / m.norm)
+    both = (busy**norm + start**norm) ** (1 / norm)
     return micro._replace(launches=np.maximum(both - busy, 0.0))
 
 
@@ -697,12 +700,12 @@ def _assembled(m: _Maker) -> Parts:
     j, p = m.j, m.p
     pp, micro_batches = j.pipeline_model_parallel_size, j.num_micro_batches
     dense, experts = m.layers()
-    of_dense = _of_layer(m, dense)
+    of_dense = _of_layer(m, dense, m.norm)
     moe_layers = j.num_layers - j.dense_layers + j.mtp_num_layers
     if dense is experts:
         layers = _Micro(*(j.num_layers * part for part in of_dense))
     else:
-        of_experts = _of_layer(m, experts)
+        of_experts = _of_layer(m, experts, m.norm_of_experts)
         layers = _Micro(*(j.dense_layers * a + moe_layers * b for a, b in zip(of_dense, of_experts, strict=True)))
     products, loss = m.head()
     products = products * (2 + m.pretrained)
