@@ -460,7 +460,8 @@ class _Maker:
         latent = (j.qk_head_dim + j.qk_pos_emb_head_dim + j.v_head_dim) / 2
         channels = np.where(j.mla > 0, latent, j.kv_channels)
         flops = 4 * self.tokens * seen * j.num_attention_heads / self.tp * channels
-        few, narrow = self.p.of("attention_tokens") * self.cp / s, self.p.of("attention_channels") / channels
+        cut = np.where(j.cp_a2a > 0, 1.0, self.cp)
+        few, narrow = self.p.of("attention_tokens") * cut / s, self.p.of("attention_channels") / channels
         small = np.where(self.host, self._on_a_host(narrow), (1 + few) * (1 + narrow))
         seconds: Numbers = flops * small / self.rates.attention
         return seconds
@@ -567,14 +568,17 @@ class _Maker:
 
     def context_parallel(self) -> Numbers:
         """Return the seconds in which keys and values go around the ring (Liu 2023), one way, before overlap. On a CPU
-        they are gathered at once, and the gradients scattered: two collectives in the three ways of both passes."""
+        they are gathered at once, and the gradients scattered: two collectives in the three ways of both passes. By
+        heads (Jacobs 2023, arXiv:2309.14509) queries, keys, values and what comes out are exchanged."""
         j, cp = self.j, self.cp
         latent = (j.qk_head_dim + j.qk_pos_emb_head_dim + j.v_head_dim) * j.num_attention_heads
         each = np.where(j.mla > 0, latent, 2 * j.num_query_groups * j.kv_channels) / self.tp
         crossing = np.where(self.tp * cp <= self.domain, self.link(cp), self.rates.nic)
         seconds = self.bytes * each * self.tokens * (cp - 1) / crossing
         starts = np.where(self.host, 2 / 3 * self.p.of("collective_latency"), (cp - 1) * self.p.of("send_latency"))
-        return np.where(cp > 1, seconds + starts, 0.0)
+        heads = 2 * j.kv_channels * (j.num_attention_heads + j.num_query_groups) / self.tp
+        exchanged = self.bytes * heads * self.tokens * (cp - 1) / cp / crossing + 2 * self.p.of("send_latency")
+        return np.where(cp > 1, np.where(j.cp_a2a > 0, exchanged, seconds + starts), 0.0)
 
     def expert_parallel(self) -> Numbers:
         """Return the exposed seconds of dispatch and combine, one way: each token to its experts' ranks, or once to
@@ -663,6 +667,7 @@ def _of_layer(m: _Maker, layer: _Layer, norm: Numbers) -> _Micro:
     attention = (1 + p.of("attention_backward")) * layer.attention
     ring = 3 * layer.context_parallel
     exposed = p.of("exposed_context") * ring + np.where(m.host, 0.0, np.maximum(ring - attention, 0.0))
+    exposed = np.where(j.cp_a2a > 0, 2 * layer.context_parallel, exposed)
     micro = _Micro(
         gemm=layer.gemm * (1 + back * p.of("gemm_backward")),
         attention=attention,

@@ -17,8 +17,8 @@ from estimate.jobs import RECOMPUTED
 
 TABLES = Path(__file__).parents[1] / "conf" / "tables"
 UNKNOWN: Mapping[str, float] = {"cuda_graphs": nan, "flex_dispatcher": nan, "overlapped_experts": nan}
-_OF_A_RELEASE = (*UNKNOWN, "overlapped_tensor", "recompute_layers", "fp8_params", "fp8_activations")
-SWITCHED_OFF = ("padded_experts", "overlapped_tensor", "fp8_activations", "uncompiled", "fp8_by_rows")
+_OF_A_RELEASE = (*UNKNOWN, "overlapped_tensor", "recompute_layers", "fp8_params", "fp8_activations", "cp_a2a")
+SWITCHED_OFF = ("padded_experts", "overlapped_tensor", "cp_a2a", "fp8_activations", "uncompiled", "fp8_by_rows")
 """Columns of Jobs that are 0 where neither a recipe nor a note says otherwise."""
 _GRAPHS = {"attn": 1 / 3, "mlp": 2 / 3, "moe_router": 1 / 6, "moe_preprocess": 1 / 6, "moe": 1 / 3}
 """Share of a layer's kernels in a graph of this scope (Megatron-Core's cuda_graph_scope): a third each for attention,

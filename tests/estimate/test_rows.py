@@ -79,6 +79,18 @@ def test_a_row_of_mlperf_ran_as_its_submission_configures(recompute: str, share:
     assert "recompute" not in row.missing
 
 
+def test_ranks_of_context_exchange_heads_in_submissions_that_say_so() -> None:
+    """CP_COMM_TYPE of NVIDIA's LoRA is a2a since v5.0; rounds before had a ring."""
+    own = {"framework": "MLPerf NVIDIA", "tp": "1", "cp": "8", "gpu": "GB200", "gpus": "72", "gbs": "9", "dp": "9"}
+    row = read_row(LORA | own | {"nodes": "18"})
+    before = read_row(LORA | own | {"date": "v4.1", "source_group": "mlperf-v4.1", "nodes": "18"})
+    assert row.job is not None, row.refused
+    assert before.job is not None, before.refused
+    noted = read_row(LORA | own | {"date": "v4.1", "source_group": "mlperf-v4.1", "nodes": "18", "notes": "CP-A2A"})
+    assert noted.job is not None, noted.refused
+    assert [one.job["cp_a2a"] for one in (row, before, noted) if one.job] == [1, 0, 1]
+
+
 @pytest.mark.parametrize(
     "cells", [{"gpu": "AMD Instinct MI300X"}, {"precision": "FP8-DS"}, {"precision": ""}, {"tp": "1.0"}]
 )

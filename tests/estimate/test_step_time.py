@@ -6,12 +6,13 @@ from dataclasses import fields, replace
 from functools import cache
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from conf.facts import hardware
 from conf.load import model_named
-from estimate.fitted import shipped
+from estimate.fitted import Value, shipped
 from estimate.jobs import RECOMPUTED, Jobs, columns_of_hardware, columns_of_shape
 from estimate.predict import predict
 from estimate.step_time import CHUNK, PARTS, cases_of, offset_of, step_time
@@ -81,6 +82,38 @@ def test_experts_whose_exchange_overlaps_keep_the_host_busier() -> None:
     one: dict[str, Any] = {"expert_model_parallel_size": 8.0, "cuda_graphs": 0.0}
     plain, overlapped = (job("qwen3_30b_a3b", overlapped_experts=share, **one) for share in (0.0, 1.0))
     assert step_time(overlapped, shipped()).launches > 1.1 * step_time(plain, shipped()).launches
+
+
+def test_a_dispatcher_that_sorts_meanwhile_leaves_less_of_the_exchange_than_it_sends() -> None:
+    """Of two experts' ranks among eight 1.875 differ in the mean, which a token goes to once."""
+    one: dict[str, Any] = {"expert_model_parallel_size": 8.0, "overlapped_experts": 0.0}
+    plain, flex = (step_time(job("mixtral_8x7b", flex_dispatcher=on, **one), shipped()) for on in (0.0, 1.0))
+    assert 0.3 * plain.expert_parallel < flex.expert_parallel < 0.9 * 1.875 / 2 * plain.expert_parallel
+
+
+def test_a_host_that_waits_for_how_many_tokens_each_expert_got_is_not_ahead() -> None:
+    """Where products of experts cost it nothing, that alone is the difference to padded experts."""
+    free = {name: Value(1e-12, 0.0, None) for name in ("launch_expert", "launch_expert_scales")}
+    known = msgspec.structs.replace(shipped(), values=shipped().values | free)
+    one: dict[str, Any] = {"expert_model_parallel_size": 8.0, "cuda_graphs": 0.0, "overlapped_experts": 0.0}
+    waits, ahead = (step_time(job("mixtral_8x7b", padded_experts=on, **one), known) for on in (0.0, 1.0))
+    assert waits.launches > 3 * ahead.launches
+    assert waits.gemm == ahead.gemm
+
+
+def test_heads_exchanged_over_context_leave_attention_whole_sequences() -> None:
+    cut: dict[str, Any] = {"context_parallel_size": 8.0, "data_parallel_size": 16.0, "seq_length": 8192.0}
+    ring, heads = (step_time(job(gpu="gb200", cp_a2a=on, **cut), shipped()) for on in (0.0, 1.0))
+    assert heads.attention < 0.85 * ring.attention
+    assert heads.context_parallel > 0
+    assert heads.gemm == ring.gemm
+    whole = [step_time(job(cp_a2a=on), shipped()).total for on in (0.0, 1.0)]
+    assert whole[0] == whole[1]
+
+
+def test_a_step_of_adapters_has_less_overhead() -> None:
+    every, adapters = (step_time(job(trained=kind), shipped()) for kind in ("pretraining", "lora"))
+    assert 0.2 * every.other < adapters.other < 0.9 * every.other
 
 
 @pytest.mark.parametrize(
