@@ -94,7 +94,7 @@ def test_a_dispatcher_that_sorts_meanwhile_leaves_less_of_the_exchange_than_it_s
 def test_a_host_that_waits_for_how_many_tokens_each_expert_got_is_not_ahead() -> None:
     """Where products of experts cost it nothing, that alone is the difference to padded experts."""
     free = {name: Value(1e-12, 0.0, None) for name in ("launch_expert", "launch_expert_scales")}
-    known = msgspec.structs.replace(shipped(), values=shipped().values | free)
+    known = msgspec.structs.replace(shipped(), values={**shipped().values, **free})
     one: dict[str, Any] = {"expert_model_parallel_size": 8.0, "cuda_graphs": 0.0, "overlapped_experts": 0.0}
     waits, ahead = (step_time(job("mixtral_8x7b", padded_experts=on, **one), known) for on in (0.0, 1.0))
     assert waits.launches > 3 * ahead.launches
