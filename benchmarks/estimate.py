@@ -35,10 +35,12 @@ from estimate.calibrate import ENOUGH, calibrate
 from estimate.fit import fit
 from estimate.fitted import FEW, Parameters, shipped
 from estimate.held_out import (
+    FOLDS,
     LEVELS,
     HeldOut,
     Runs,
     configurations,
+    folds,
     held_out,
     joined,
     kept_together,
@@ -215,20 +217,30 @@ def main() -> None:
 
 def held_tables(runs: Runs, chosen: Sequence[str]) -> None:
     """Print the tables of splits."""
-    folds, together = splits(runs), kept_together(runs)
-    held = {name: held_out(runs, split, shipped()) for name, split in folds.items()}
+    parted, together = splits(runs), kept_together(runs)
+    held = {name: held_out(runs, split, shipped()) for name, split in parted.items()}
     everything = joined([*held.values()])
     by = {"source": runs.sources, "gpu": [str(name) for name in runs.jobs.hardware]}
     for name, title in TITLES.items():
         if name in chosen:
             some = held[name]
             error, inside = np.full(runs.jobs.count, np.nan), np.zeros((2, runs.jobs.count), dtype=bool)
-            error[some.row], inside[:, some.row] = some.error, held_inside(runs, some, everything, folds[name])
+            error[some.row], inside[:, some.row] = some.error, held_inside(runs, some, everything, parted[name])
             table(f"unseen {title}", runs, error, inside, by.get(name, ()))
-            keys = together.get(name, folds[name].astype(str).tolist())
+            keys = together.get(name, parted[name].astype(str).tolist())
             print(known_to(inside[:, some.row], [keys[i] for i in some.row]))
+    if "configuration" in chosen:
+        replicas(runs)
     if "worst" in chosen:
         worst(runs, held["configuration"].error)
+
+
+def replicas(runs: Runs) -> None:
+    """Print the errors where a run of the same configuration on other GPUs may be in the fit."""
+    sizes = zip(configurations(runs.jobs), runs.jobs.data_parallel_size, runs.jobs.global_batch_size, strict=True)
+    some = held_out(runs, folds([f"{key} {dp} {batch}" for key, dp, batch in sizes], FOLDS), shipped())
+    inside = np.abs(some.error) <= widths(some, shipped())
+    table("unseen configuration, with its other replicas", runs, some.error, inside)
 
 
 def worst(runs: Runs, error: Numbers) -> None:

@@ -29,7 +29,7 @@ _CONFIGURATION = (
     *("trained", "seq_length", "micro_batch_size", "tensor_model_parallel_size", "pipeline_model_parallel_size"),
     *("virtual_pipeline_model_parallel_size", "context_parallel_size", "expert_model_parallel_size", "fsdp"),
 )
-"""What makes a configuration: not its replicas and with them the global batch, for weak scaling hardly changes a step,
+"""Columns that make a configuration; replicas, and with them the batch, do not, for weak scaling hardly changes a step,
 so that a run of half as many GPUs would give away one that nobody was to know."""
 
 

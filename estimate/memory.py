@@ -261,6 +261,7 @@ def _attention(jobs: Jobs) -> Numbers:
     heads, width = jobs.num_attention_heads, jobs.kv_channels
     again = q * (q != a)  # the projection keeps a quantised copy of what attention keeps itself
     grouped = (2 * a + again) * heads * width + 2 * a * jobs.num_query_groups * width
+    grouped = grouped + jobs.cp_a2a * (jobs.context_parallel_size > 1) * a * heads * width  # before and behind the way
     grouped = grouped + jobs.qk_layernorm * a * (heads + jobs.num_query_groups) * width
     channels, values = jobs.qk_head_dim + jobs.qk_pos_emb_head_dim, jobs.v_head_dim
     up = heads * a * (2 * channels + values) * (1 - jobs.again_mla_up_proj)

@@ -84,6 +84,7 @@ def columns_of_record(record: Record) -> dict[str, Column]:
         **_recomputed(facts),
         **UNKNOWN,
         "overlapped_tensor": float(bool(facts.settings.get("tp_comm_overlap"))),
+        "cp_a2a": float(facts.settings.get("cp_comm_type") in ("a2a", ["a2a"])),
         "expert_tensor_parallel_size": facts.size("expert_tensor_parallel_size") or sizes["tensor_model"],
         "data_parallel_size": world // ranks,
         "sequence_parallel": float(bool(facts.settings.get("sequence_parallel"))),

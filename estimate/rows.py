@@ -182,6 +182,8 @@ class _Reader:
         self.notes += ["graphs and overlap, and what it leaves open, as its release had them"] if as_released else []
         job |= noted(self.text("notes"))
         span = float(job["expert_model_parallel_size"]) * float(job["expert_tensor_parallel_size"])
+        if job["cp_a2a"] and (job["mla"] or int(job["num_query_groups"]) % (layout["tp"] * layout["cp"])):
+            raise ValueError("CP-A2A: needs query groups that TP × CP divides, and no latent attention")
         if span > layout["gpus"] / layout["pp"]:
             raise ValueError(f"EP × ETP = {span:g} is more than the {layout['gpus'] // layout['pp']} GPUs of a stage")
         return Row(number, self.cells, (), job, shape, frozenset(self.missing), tuple(self.notes))

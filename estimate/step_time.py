@@ -576,7 +576,7 @@ class _Maker:
         crossing = np.where(self.tp * cp <= self.domain, self.link(cp), self.rates.nic)
         seconds = self.bytes * each * self.tokens * (cp - 1) / crossing
         starts = np.where(self.host, 2 / 3 * self.p.of("collective_latency"), (cp - 1) * self.p.of("send_latency"))
-        heads = 2 * j.kv_channels * (j.num_attention_heads + j.num_query_groups) / self.tp
+        heads = 2 * np.where(j.mla > 0, latent, j.kv_channels * (j.num_attention_heads + j.num_query_groups)) / self.tp
         exchanged = self.bytes * heads * self.tokens * (cp - 1) / cp / crossing + 2 * self.p.of("send_latency")
         return np.where(cp > 1, np.where(j.cp_a2a > 0, exchanged, seconds + starts), 0.0)
 

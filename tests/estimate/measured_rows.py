@@ -44,13 +44,17 @@ CORRECTIONS: tuple[tuple[Mapping[str, str], Mapping[str, str]], ...] = (
     (_BRIDGE | {"date": "25.11", "gpu": "H100", "model": "gpt-oss-120b"}, {"mbs": "1"}),
     (_BRIDGE | {"date": "25.11", "gpu": "H100", "model": "qwen3-30b-a3b"}, {"mbs": "1", "vp": "12"}),
     (_BRIDGE | {"date": "25.11", "gpu": "B200", "model": "gpt-oss-120b"}, {"ep": "64"}),
+    (_BRIDGE | {"date": "25.11", "gpu": "GB300", "model": "deepseek-v3"}, {"recompute": "selective:mlp+moe_act"}),
     (_BRIDGE | {"date": "25.11", "gpu": "GB300", "model": "qwen3-30b-a3b"}, {"mbs": "8"}),
     (_BRIDGE | {"date": "25.11", "gpu": "GB300", "model": "llama3-8b"}, {"mbs": "4"}),
     (_BRIDGE | {"date": "25.09", "gpu": "GB200", "model": "llama3-70b", "precision": "mxfp8"}, {"mbs": "1"}),
     ({"source_group": "dgxc", "framework": "MaxText (JAX)"}, {"recompute": "full"}),
     ({"source_group": "dgxc", "model": "nemotron4-340b"}, {"notes": "PlainTP"}),
     ({"source_group": "dgxc", "model": "grok1-314b", "gpu": "GB200"}, {"notes": "ETP4"}),
-    ({"source_group": "dgxc", "model": "grok1-314b", "date": "v25.04.02"}, {"notes": "tokendrop"}),
+    ({"source_group": "dgxc", "model": "grok1-314b", "date": "v25.04.02"}, {"notes": "tokendrop alltoall"}),
+    ({"source_group": "simumax-b200", "cp": "2"}, {"notes": "CP-A2A"}),
+    ({"source_group": "simumax-b200", "cp": "4"}, {"notes": "CP-A2A"}),
+    ({"source_group": "simumax-b200", "cp": "8"}, {"notes": "CP-A2A"}),
     (_TITAN | {"model": "llama3.1-405b", "vp": "2"}, {"mbs": "4", **_ASYNC}),
     (_TITAN | {"model": "llama3.1-405b"}, _ASYNC),
     (_TITAN | {"notes": "2D+AsyncTP; 500W cap"}, _ASYNC),
@@ -69,14 +73,19 @@ of 25.11 repeats B200's micro-batch of 4 and its two accumulations, which PP 4 w
 GPT_OSS_120B_H100_BF16_BASE_CONFIG of v0.2.0 has 1, as all later releases. It repeats 25.09's layout of Qwen3 30B on
 H100, too, and GB200's micro-batches of it and of Llama 3 8B on GB300 (v0.2.0: QWEN3_30B_A3B_H100_FP8_CS_BASE_CONFIG,
 QWEN3_30B_A3B_GB300_FP8_MX_BASE_CONFIG, LLAMA3_8B_GB300_FP8_CS_BASE_CONFIG). Of GPT-OSS on B200 it prints EP 8;
-GPT_OSS_120B_B200_BF16_BASE_CONFIG has 64, with which 26.02 is as fast. Of 70B on GB200 in MXFP8 the table of 25.09
-counts 16 accumulations, which a micro-batch of 1 makes, as its recipe has.
+GPT_OSS_120B_B200_BF16_BASE_CONFIG has 64, with which 26.02 is as fast. Where it counts accumulations, they are of what
+it prints; 26.02 takes as long on H100 with the recipe's layout, and of GB300 only the recipes speak for theirs. Qwen3
+235B on B200 is left as printed: with VP 4 and an overlapped exchange, as its recipe has it, it would take a fifth
+longer than it did. DeepSeek V3 on GB300 recomputes what the branch that has its layouts does (2afd5bc6f). Of 70B on
+GB200 in MXFP8 the table of 25.09 counts 16 accumulations, which a micro-batch of 1 makes, as its recipe has.
 
 NVIDIA's recipes overlap tensor-parallel collectives, but for Nemotron 340B (NVIDIA/dgxc-benchmarking@v25.02
 nemotron/nemotron4-340b-synth.yaml: ub_tp_comm_overlap False). Grok-1 on GB200 splits its experts, too (v25.05.05
 grok1/README.md: ETP 4); on H100 it dropped and padded tokens (v25.04.02 grok1/cfg/grok1_314b.yaml:
-moe_expert_capacity_factor 1.0, moe_pad_expert_input_to_capacity). MaxText keeps queries, keys and values alone
-(v25.04.02 maxtext/configure.sh: remat_policy save_qkv_proj), which is taken as nothing.
+moe_expert_capacity_factor 1.0, moe_pad_expert_input_to_capacity, moe_token_dispatcher_type alltoall). MaxText keeps
+queries, keys and values alone (v25.04.02 maxtext/configure.sh: remat_policy save_qkv_proj), which is taken as nothing.
+
+SimuMax (MooreThreads/SimuMax@4dcaae5 docs/b200/b200_real_repro_guide.md) exchanges heads over the context.
 
 torchtitan (pytorch/torchtitan@b5bcd76c benchmarks). All of 405B ran with asynchronous tensor parallelism (the titles of
 tables 5 and 6). Its interleaved run states a local batch of 32 and nothing of micro-batches: at 9dec370, which ran, a

@@ -80,15 +80,27 @@ def test_a_row_of_mlperf_ran_as_its_submission_configures(recompute: str, share:
 
 
 def test_ranks_of_context_exchange_heads_in_submissions_that_say_so() -> None:
-    """CP_COMM_TYPE of NVIDIA's LoRA is a2a since v5.0; rounds before had a ring."""
-    own = {"framework": "MLPerf NVIDIA", "tp": "1", "cp": "8", "gpu": "GB200", "gpus": "72", "gbs": "9", "dp": "9"}
-    row = read_row(LORA | own | {"nodes": "18"})
-    before = read_row(LORA | own | {"date": "v4.1", "source_group": "mlperf-v4.1", "nodes": "18"})
+    """CP_COMM_TYPE of NVIDIA's LoRA is a2a on Blackwell; v4.1 on H200 had a ring. A note says it of any row."""
+    old = LORA | {"framework": "MLPerf NVIDIA", "date": "v4.1", "source_group": "mlperf-v4.1", "cp": "2", "dp": "4"}
+    rows = [read_row(old | cells) for cells in ({"gpu": "B200"}, {"gpu": "H200"}, {"gpu": "H200", "notes": "CP-A2A"})]
+    assert [row.job and row.job["cp_a2a"] for row in rows] == [1, 0, 1], [row.refused for row in rows]
+    assert all("as its release had them" in " ".join(row.notes) for row in rows)
+
+
+@pytest.mark.parametrize("cells", [{"cp": "16", "gpus": "128", "nodes": "16"}, {"model": "deepseek-v3"}])
+def test_heads_that_cannot_be_exchanged_are_refused(cells: dict[str, str]) -> None:
+    own = {"framework": "Megatron-LM", "source_group": "", "gpu": "H100", "notes": "CP-A2A", "cp": "8", "gbs": "64"}
+    row = read_row(LORA | own | {"gpus": "64", "nodes": "8", "task": "pretrain", "precision": "bf16"} | cells)
+    assert row.job is None
+    assert "CP-A2A" in row.refused
+
+
+@pytest.mark.parametrize(("note", "flex"), [("HybridEP", 1), ("DeepEP", 1), ("alltoall", 0)])
+def test_a_note_says_how_tokens_reach_experts(note: str, flex: int) -> None:
+    cells = LORA | {"framework": "Megatron-LM", "source_group": "", "model": "mixtral-8x7b", "gpu": "H100", "ep": "8"}
+    row = read_row(cells | {"task": "pretrain", "precision": "bf16", "notes": note})
     assert row.job is not None, row.refused
-    assert before.job is not None, before.refused
-    noted = read_row(LORA | own | {"date": "v4.1", "source_group": "mlperf-v4.1", "nodes": "18", "notes": "CP-A2A"})
-    assert noted.job is not None, noted.refused
-    assert [one.job["cp_a2a"] for one in (row, before, noted) if one.job] == [1, 0, 1]
+    assert row.job["flex_dispatcher"] == flex
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_experts_whose_exchange_overlaps_keep_the_host_busier() -> None:
 
 
 def test_a_dispatcher_that_sorts_meanwhile_leaves_less_of_the_exchange_than_it_sends() -> None:
-    """Of two experts' ranks among eight 1.875 differ in the mean, which a token goes to once."""
+    """A token goes once to each of its two experts' ranks among eight, of which 1.875 differ in the mean."""
     one: dict[str, Any] = {"expert_model_parallel_size": 8.0, "overlapped_experts": 0.0}
     plain, flex = (step_time(job("mixtral_8x7b", flex_dispatcher=on, **one), shipped()) for on in (0.0, 1.0))
     assert 0.3 * plain.expert_parallel < flex.expert_parallel < 0.9 * 1.875 / 2 * plain.expert_parallel
@@ -105,7 +105,7 @@ def test_heads_exchanged_over_context_leave_attention_whole_sequences() -> None:
     cut: dict[str, Any] = {"context_parallel_size": 8.0, "data_parallel_size": 16.0, "seq_length": 8192.0}
     ring, heads = (step_time(job(gpu="gb200", cp_a2a=on, **cut), shipped()) for on in (0.0, 1.0))
     assert heads.attention < 0.85 * ring.attention
-    assert heads.context_parallel > 0
+    assert 0.3 * ring.context_parallel < heads.context_parallel < 3 * ring.context_parallel
     assert heads.gemm == ring.gemm
     whole = [step_time(job(cp_a2a=on), shipped()).total for on in (0.0, 1.0)]
     assert whole[0] == whole[1]
