@@ -129,12 +129,13 @@ def test_three_runs_refine_products_and_six_communication() -> None:
     chosen = many(200)
     jobs = replace(chosen.take(np.flatnonzero(chosen.hardware == "h100")[:6]), stack=np.array("own-1.0"))
     times = step_time(jobs, shipped()).total * np.array([1.1, 1.12, 1.08, 1.1, 1.05, 1.15])
-    for count, moved in ((3, {"gemm_efficiency"}), (6, {"gemm_efficiency", "exposed_tensor"})):
+    for count, communication in ((3, False), (6, True)):
         learned = calibrate(shipped(), jobs.take(slice(0, count)), times[:count])
         changed = {
             n.split(".")[0] for n, v in learned.parameters.values.items() if v.value != shipped().of(*n.split("."))
         }
-        assert moved <= changed
+        assert "gemm_efficiency" in changed
+        assert any(name.startswith("exposed_") for name in changed) == communication
         assert all(name == "gemm_efficiency" or name.startswith("exposed_") for name in changed)
 
 
