@@ -13,6 +13,7 @@ import pytest
 from conf.facts import hardware
 from conf.load import model_named
 from estimate.fitted import Value, shipped
+from estimate.host import shipped_for
 from estimate.jobs import RECOMPUTED, Jobs, columns_of_hardware, columns_of_shape
 from estimate.predict import predict
 from estimate.step_time import CHUNK, PARTS, cases_of, offset_of, step_time
@@ -99,6 +100,19 @@ def test_a_host_that_waits_for_how_many_tokens_each_expert_got_is_not_ahead() ->
     waits, ahead = (step_time(job("mixtral_8x7b", padded_experts=on, **one), known) for on in (0.0, 1.0))
     assert waits.launches > 3 * ahead.launches
     assert waits.gemm == ahead.gemm
+
+
+@pytest.mark.parametrize(("precision", "less"), [("bf16", False), ("fp8", True), ("mxfp8", True)])
+def test_a_host_quantises_what_each_expert_gets(precision: str, less: bool) -> None:
+    free = {"launch_expert_scales": Value(1e-12, 0.0, None)}
+    known = msgspec.structs.replace(shipped(), values={**shipped().values, **free})
+    one: dict[str, Any] = {"expert_model_parallel_size": 8.0, "cuda_graphs": 0.0, "precision": precision}
+    some = job("qwen3_30b_a3b", "b200", **one)
+    assert (step_time(some, known).launches < 0.9 * step_time(some, shipped()).launches) == less
+
+
+def test_a_token_on_a_cpu_goes_to_each_of_its_experts() -> None:
+    assert shipped_for(["cpu"]).of("flex_unknown") == 0 < shipped().of("flex_unknown")
 
 
 def test_heads_exchanged_over_context_leave_attention_whole_sequences() -> None:
