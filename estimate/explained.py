@@ -34,7 +34,8 @@ class Swing(NamedTuple):
 
 
 def sensitivities(jobs: Jobs, parameters: Parameters | None = None) -> tuple[Swing, ...]:
-    """Return what moves the step time of job 0, the strongest first: rates of the machine and parameters of the fit."""
+    """Return what moves the step time of job 0, the strongest first: rates of the machine and parameters of the fit, of
+    those that only multiply each other the first."""
     known = parameters or shipped()
     usual = float(step_time(jobs, known).total[0])
 
@@ -42,7 +43,10 @@ def sensitivities(jobs: Jobs, parameters: Parameters | None = None) -> tuple[Swi
         return float(step_time(of, by).total[0]) / usual - 1
 
     swings = [Swing(about, change(_faster(jobs, name), known)) for name, about in MACHINE.items()]
-    swings += [Swing(kind.replace("_", " "), change(jobs, _larger(known, kind))) for kind in known.kinds]
+    changes: dict[float, str] = {}
+    for kind in known.kinds:
+        changes.setdefault(round(change(jobs, _larger(known, kind)), 9), kind.replace("_", " "))
+    swings += [Swing(name, size) for size, name in changes.items()]
     return tuple(sorted((s for s in swings if abs(s.change) >= _LEAST), key=lambda s: -abs(s.change)))
 
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from estimate.cli import main
-from estimate.explained import Swing
+from estimate.explained import Swing, sensitivities
 from estimate.fitted import shipped, write
 from estimate.page import bars, roofline, swings
 from estimate.roofline import rooflines
@@ -45,6 +45,12 @@ def test_an_estimate_has_its_page_beside_its_record(tmp_path: Path, capsys: pyte
     speed = next(line for line in printed.splitlines() if line.startswith("speed")).split()[1]
     assert speed in page and "tensor parallel" in page and page.count('class="bar"') > 10
     assert page.count("<svg") == 4 and page.count("<circle") > 5
+
+
+def test_what_only_multiplies_another_parameter_is_named_once() -> None:
+    names = [swing.name for swing in sensitivities(job())]
+    assert "gemm efficiency" in names and "attention efficiency" in names
+    assert not {"gemm vendor", "gemm gpu", "gemm precision", "attention software"} & {*names}
 
 
 def test_the_sensitivities_are_those_of_the_parameters_in_use(
