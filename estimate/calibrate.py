@@ -70,11 +70,11 @@ def calibrate(parameters: Parameters, jobs: Jobs, step_time_s: Numbers) -> Calib
         used[worst] = False
         warnings[worst] = f"run {worst + 1} was not learned from: {off[worst].text}"
     learned = _learned(parameters, jobs.take(used), step_time_s[used]) if used.any() else parameters
-    learned = _widened(learned, few_of(parameters, jobs)) if 0 < used.sum() < ENOUGH else learned
+    learned = _widened(learned, _few_of(parameters, jobs)) if 0 < used.sum() < ENOUGH else learned
     return Calibration(learned, used, tuple(warnings[i] for i in sorted(warnings)))
 
 
-def few_of(parameters: Parameters, jobs: Jobs) -> str:
+def _few_of(parameters: Parameters, jobs: Jobs) -> str:
     """Return what widens intervals after few runs of jobs: more where the parameters know nothing of a framework."""
     known = all(f"framework:{case.framework}" in parameters.offsets for case in cases_of(jobs).distinct)
     return FEW if known else FEW_OF_NEW

@@ -49,7 +49,7 @@ KEYS_OF_HOST = 512
 """Keys of a block of torch's attention on a CPU, which it computes whole where causality needs a part of it (torch
 v2.13.0 aten/src/ATen/native/cpu/FlashAttentionKernel.cpp, flash_attention_kernel_impl)."""
 _NORM = 4  # of launching and computing side by side, of which the slower counts
-_NORM_OF_EXPERTS = 2  # a host that asks how many tokens each expert got is not ahead of its GPU
+_NORM_OF_EXPERTS = 2  # a host that waits for how many tokens each expert got is not ahead of its GPU
 _NORM_OF_HOST = 1  # a CPU that launches does not compute meanwhile
 _GATHERED_AGAIN = 0.5
 """Share of a layer's collectives of one pass that its backward pass makes besides: inputs gathered once more for the

@@ -225,7 +225,7 @@ def test_a_framework_that_is_known_from_other_work_is_no_near_one() -> None:
     nvidia, amd = (predict(job(stack="primus-26.5", hardware=gpu)) for gpu in ("h100", "mi300x"))
     halves = [float(np.log(each.high_95_s[0] / each.step_time_s[0])) for each in (nvidia, amd)]
     near = error_of(shipped(), "like", ("dense, sm_9x",))[1].half_95
-    assert halves[1] > halves[0] > 1.2 * near, "Primus' one measured run is a mixture of experts"
+    assert halves[1] > halves[0] > 1.3 * near, "Primus' one measured run is a mixture of experts"
     assert "dense job of megatron on any GPU of amd" in amd.notes[0][0]
 
 
