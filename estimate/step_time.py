@@ -267,6 +267,11 @@ def _old_attention(case: Case) -> bool:
     return device is not None and device.architecture == HOPPER and bool(named(case.stack, "attention_of_ampere"))
 
 
+def _first_attention(case: Case) -> bool:
+    """Return whether a case runs the attention of before FlashAttention 2."""
+    return bool(named(case.stack, "attention_of_flash_1"))
+
+
 class _Rates(NamedTuple):
     """Rates of one GPU that the jobs reach, FLOP/s and bytes/s."""
 
@@ -290,6 +295,7 @@ def _rates(j: Jobs, p: Parameters, cases: Cases) -> _Rates:
     attention = cases.by(_HARDWARE, lambda name: per_gpu(p, "attention_efficiency", name))
     attention = attention * cases.by(_SOFTWARE, lambda name: p.of("attention_software", name))
     attention = attention * np.where(cases.by(_old_attention, float) > 0, p.of("attention_of_ampere"), 1.0)
+    attention = attention * np.where(cases.by(_first_attention, float) > 0, p.of("attention_of_flash_1"), 1.0)
     host = cases.by(_HARDWARE, lambda name: p.of("host_link", name))
     launch = cases.by(_HARDWARE, lambda name: per_gpu(p, "host", name))
     nominal = cases.by(_HARDWARE, nominal_power_w)
@@ -487,7 +493,7 @@ class _Maker:
         mlp = self.matmul(t, gated * j.ffn_hidden_size / tp, h) + self.matmul(t, h, j.ffn_hidden_size / tp)
         per_byte = p.of("traffic") * self.where(j.uncompiled, "traffic_uncompiled") / self.rates.memory
         norm = self.bytes * 10 * h * self.own_tokens * per_byte
-        moving = self.bytes * 4 * wide / tp * t * per_byte
+        moving = self.bytes * (4 * wide / tp * t * per_byte + self.in_rings() / self.rates.memory)
         ffn = j.ffn_hidden_size / tp
         quantise = p.of("quantise") * self.quantised / self.rates.memory
         quantise = quantise * self.where(j.fp8_by_rows, "quantise_by_rows")
@@ -519,7 +525,8 @@ class _Maker:
         own = np.maximum(j.num_experts / self.ep, 1)
         width, shared = j.moe_ffn_hidden_size / cut, j.moe_shared_expert_intermediate_size / tp
         each = routed / own
-        experts = p.of("grouped") * own * (self.matmul(each, gated * width, h) + self.matmul(each, h, width))
+        rows = each + np.where(self.host, 0.0, p.of("grouped_rows") * np.sqrt(j.peak_flops / A100))
+        experts = p.of("grouped") * own * (self.matmul(rows, gated * width, h) + self.matmul(rows, h, width))
         both = self.matmul(self.tokens, gated * np.maximum(shared, 1), h) + self.matmul(self.tokens, h, shared)
         router = self.product(self.tokens / tp, j.num_experts, h, self.rates.matrix_bf16, self.j.peak_bf16_flops)
         permute = p.of("permute") * self.bytes * 6 * h * routed / self.rates.memory
@@ -579,6 +586,15 @@ class _Maker:
         heads = 2 * np.where(j.mla > 0, latent, j.kv_channels * (j.num_attention_heads + j.num_query_groups)) / self.tp
         exchanged = self.bytes * heads * self.tokens * (cp - 1) / cp / crossing + 2 * self.p.of("send_latency")
         return np.where(cp > 1, np.where(j.cp_a2a > 0, exchanged, seconds + starts), 0.0)
+
+    def in_rings(self) -> Numbers:
+        """Return the elements that a layer's forward pass moves to put ring attention together: each step's output is
+        scaled and added to those before in fp32. A CPU gathers keys and values."""
+        j = self.j
+        out = j.num_attention_heads * np.where(j.mla > 0, j.v_head_dim, j.kv_channels) / self.tp * self.tokens
+        ring = (self.cp > 1) & (j.cp_a2a == 0) & (self.host == 0)
+        elements: Numbers = np.where(ring, self.p.of("ring") * 7 * self.cp * out, 0.0)
+        return elements
 
     def expert_parallel(self) -> Numbers:
         """Return the exposed seconds of dispatch and combine, one way: each token to its experts' ranks, or once to
@@ -717,14 +733,16 @@ def _assembled(m: _Maker) -> Parts:
     overhead = p.of("step_overhead") * m.where(1 - m.pretrained, "step_overhead_lora")
     overhead = overhead + micro_batches * p.of("micro_overhead")
     ends = m.call * (_CALLS_OF_EMBEDDING + _CALLS_OF_HEAD)
-    mean, longest = _pipeline(j, layers.total / pp, layers.total, products + loss + m.call * _CALLS_OF_HEAD)
     stage = _Micro(*(part / pp for part in layers))
+    mean, longest = _pipeline(j, stage.total, layers.total, products + loss + m.call * _CALLS_OF_HEAD)
+    added = _accumulated(m)
+    mean, longest = mean + added, longest + added
     bubble = p.of("bubble") * (pp - 1) / j.virtual_pipeline_model_parallel_size * mean
     bubble = bubble + micro_batches * (longest - mean)
     parts = {
         "gemm": micro_batches * (stage.gemm + products / pp),
         "attention": micro_batches * stage.attention,
-        "memory_bound": micro_batches * (stage.memory_bound + loss / pp),
+        "memory_bound": micro_batches * (stage.memory_bound + loss / pp + added),
         "tensor_parallel": micro_batches * (stage.tensor_parallel + m.host * m.tensor_parallel(_OF_HEAD) / pp),
         "context_parallel": micro_batches * stage.context_parallel,
         "expert_parallel": micro_batches * stage.expert_parallel,
@@ -784,10 +802,19 @@ def _data_parallel(m: _Maker, micro: Numbers, work: Numbers) -> Numbers:
     return np.where(j.fsdp > 0, cut, plain) + starts
 
 
+def _accumulated(m: _Maker) -> Numbers:
+    """Return the seconds of a micro-batch in which the gradients of a rank's weights are read and written, to which it
+    adds its own: by the products themselves, or on a CPU by three passes of their own."""
+    dense, experts = m.parameters_of_rank()
+    times = np.where(m.host, 3.0, 2 * m.p.of("accumulate"))
+    seconds: Numbers = m.pretrained * times * (dense + experts) * m.j.gradient_bytes / m.rates.memory
+    return seconds
+
+
 def _optimizer(m: _Maker) -> Numbers:
     """Return the seconds in which Adam reads and writes 28 bytes of each parameter that the rank keeps states of. On a
-    CPU gradients are zeroed, added up in each micro-batch and scaled by passes of their own, and each tensor's kernels
-    are started; on GPUs other kernels do so meanwhile."""
+    CPU gradients are zeroed and scaled by passes of their own, and each tensor's kernels are started; on GPUs other
+    kernels do so meanwhile."""
     j = m.j
     dense, experts = m.parameters_of_rank()
     cut = (j.distributed_optimizer > 0) | (j.fsdp > 0)
@@ -802,7 +829,7 @@ def _optimizer(m: _Maker) -> Numbers:
     own = tensors / np.where(cut, shards, 1.0)
     own = own + moe_layers * j.num_experts / m.ep * _TENSORS_OF_EXPERT / np.where(cut, expert_shards, 1.0)
     starts = m.call * (_CALLS_OF_STEP + _CALLS_OF_TENSOR * own / j.pipeline_model_parallel_size)
-    summed = m.host * ((3 * j.num_micro_batches + 1) * (dense + experts) + 3 * kept) * j.gradient_bytes
+    summed = m.host * (dense + experts + 3 * kept) * j.gradient_bytes
     moved = m.p.of("optimizer") * 28 * kept + summed
     return np.asarray(m.pretrained * (moved / m.rates.memory + starts), dtype=float)
 
