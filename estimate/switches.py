@@ -17,7 +17,10 @@ from estimate.jobs import RECOMPUTED
 
 TABLES = Path(__file__).parents[1] / "conf" / "tables"
 UNKNOWN: Mapping[str, float] = {"cuda_graphs": nan, "flex_dispatcher": nan, "overlapped_experts": nan}
-_OF_A_RELEASE = (*UNKNOWN, "overlapped_tensor", "recompute_layers", "fp8_params", "fp8_activations", "cp_a2a")
+_OF_A_RELEASE = (
+    *(*UNKNOWN, "overlapped_tensor", "recompute_layers", "fp8_params", "fp8_activations", "cp_a2a"),
+    *("padded_experts", "expert_tensor_parallel_size"),
+)
 SWITCHED_OFF = ("padded_experts", "overlapped_tensor", "cp_a2a", "fp8_activations", "uncompiled", "fp8_by_rows")
 """Columns of Jobs that are 0 where neither a recipe nor a note says otherwise."""
 _GRAPHS = {"attn": 1 / 3, "mlp": 2 / 3, "moe_router": 1 / 6, "moe_preprocess": 1 / 6, "moe": 1 / 3}

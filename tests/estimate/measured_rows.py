@@ -52,8 +52,6 @@ CORRECTIONS: tuple[tuple[Mapping[str, str], Mapping[str, str]], ...] = (
     ({"source": f"{_FOUNDRY} [H100 80GB BF16 (Large Scale, >= 128 GPUs]"}, {"date": "2024-01"}),
     ({"source_group": "dgxc", "framework": "MaxText (JAX)"}, {"recompute": "full"}),
     ({"source_group": "dgxc", "model": "nemotron4-340b"}, {"notes": "PlainTP"}),
-    ({"source_group": "dgxc", "model": "grok1-314b", "gpu": "GB200"}, {"notes": "ETP4"}),
-    ({"source_group": "dgxc", "model": "grok1-314b", "date": "v25.04.02"}, {"notes": "tokendrop alltoall"}),
     ({"source_group": "simumax-b200", "cp": "2"}, {"notes": "CP-A2A"}),
     ({"source_group": "simumax-b200", "cp": "4"}, {"notes": "CP-A2A"}),
     ({"source_group": "simumax-b200", "cp": "8"}, {"notes": "CP-A2A"}),
@@ -82,9 +80,7 @@ longer than it did. DeepSeek V3 on GB300 recomputes what the branch that has its
 GB200 in MXFP8 the table of 25.09 counts 16 accumulations, which a micro-batch of 1 makes, as its recipe has.
 
 NVIDIA's recipes overlap tensor-parallel collectives, but for Nemotron 340B (NVIDIA/dgxc-benchmarking@v25.02
-nemotron/nemotron4-340b-synth.yaml: ub_tp_comm_overlap False). Grok-1 on GB200 splits its experts, too (v25.05.05
-grok1/README.md: ETP 4); on H100 it dropped and padded tokens (v25.04.02 grok1/cfg/grok1_314b.yaml:
-moe_expert_capacity_factor 1.0, moe_pad_expert_input_to_capacity, moe_token_dispatcher_type alltoall). MaxText keeps
+nemotron/nemotron4-340b-synth.yaml: ub_tp_comm_overlap False). MaxText keeps
 queries, keys and values alone (v25.04.02 maxtext/configure.sh: remat_policy save_qkv_proj), which is taken as nothing.
 
 SimuMax (MooreThreads/SimuMax@4dcaae5 docs/b200/b200_real_repro_guide.md) exchanges heads over the context.
