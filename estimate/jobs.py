@@ -46,7 +46,8 @@ class Jobs:
     micro-batches. padded_experts: each gets the same number of tokens, by dropping and padding (a capacity factor).
     overlapped_tensor: products are cut so that their tensor-parallel collectives overlap them (tp_comm_overlap of
     TransformerEngine, asynchronous ones of TorchTitan). cp_a2a: context parallelism gives each rank all tokens of some
-    heads for some tokens of all (cp_comm_type a2a), no keys and values around a ring. fp8_activations: what an
+    heads for some tokens of all (cp_comm_type a2a), no keys and values around a ring. packed_tokens: of the samples
+    that share a sequence, at whose ends attention stops; 0 where it spans the sequence. fp8_activations: what an
     activation function needs backward is kept in fp8 (activation_func_fp8_input_store). uncompiled: without
     torch.compile; fp8_by_rows: float8 has a scale for each row, both of TorchTitan.
     nan: unknown. mesh_links: links of a GPU that lead to one other each; 0 behind a switch.
@@ -119,6 +120,7 @@ class Jobs:
     padded_experts: Numbers = field(default_factory=lambda: np.array(0.0))
     overlapped_tensor: Numbers = field(default_factory=lambda: np.array(0.0))
     cp_a2a: Numbers = field(default_factory=lambda: np.array(0.0))
+    packed_tokens: Numbers = field(default_factory=lambda: np.array(0.0))
     fp8_activations: Numbers = field(default_factory=lambda: np.array(0.0))
     uncompiled: Numbers = field(default_factory=lambda: np.array(0.0))
     fp8_by_rows: Numbers = field(default_factory=lambda: np.array(0.0))

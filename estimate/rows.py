@@ -40,6 +40,7 @@ from estimate.switches import (
     columns_of_recipe,
     followed,
     overlaps_tensor,
+    packed_tokens,
     recomputed_by,
     released,
 )
@@ -175,6 +176,7 @@ class _Reader:
             "stack": stack(self.text("framework"), self.text("date")),
         }
         job["overlapped_tensor"] = overlaps_tensor(job)
+        job["packed_tokens"] = packed_tokens(job)
         recipe = followed(ours_named(self.text("model")), job)
         as_released = released(self.text("model"), job)
         redone = as_released.pop("recompute_layers", None)
@@ -321,13 +323,19 @@ class _Reader:
         }
 
 
+_COUNTED = {"etp": "expert_tensor_parallel_size", "packed": "packed_tokens"}
+"""Words of notes that have a number behind them."""
+
+
 def noted(text: str) -> dict[str, Column]:
     """Return the columns of Jobs that the notes of a row state (notes in spellings.yaml)."""
     words = {plain(word) for word in re.split(r"[\s;,()]+", text)}
     stated = (columns for word, columns in spellings()["notes"].items() if word in words)
     known: dict[str, Column] = {name: float(value) for columns in stated for name, value in columns.items()}
-    split = [float(word[3:]) for word in words if re.fullmatch(r"etp[1-9]\d{0,2}", word)]
-    return known | {"expert_tensor_parallel_size": split[0]} if split else known
+    for begin, name in _COUNTED.items():
+        sizes = [float(word.removeprefix(begin)) for word in words if re.fullmatch(rf"{begin}[1-9]\d{{0,5}}", word)]
+        known |= {name: sizes[0]} if sizes else {}
+    return known
 
 
 def _at_most(name: str, value: int, most: int) -> None:

@@ -459,6 +459,7 @@ class _Maker:
     def core_attention(self) -> Numbers:
         """Return the seconds of causal attention: half of 4·t·s·heads·channels, less where layers have a window."""
         j, s = self.j, self.j.seq_length
+        s = np.where(j.packed_tokens > 0, np.minimum(j.packed_tokens, s), s)
         window = np.where(j.window_size > 0, np.minimum(j.window_size, s), s)
         seen = window - window * window / (2 * s)
         every = np.maximum(j.window_attn_skip_freq, 1)

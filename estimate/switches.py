@@ -152,6 +152,12 @@ def overlaps_tensor(job: Mapping[str, Any]) -> float:
     return float(of_maker and job["trained"] in kinds and job["precision"] != known["not_in"])
 
 
+def packed_tokens(job: Mapping[str, Any]) -> float:
+    """Return the tokens of the samples that published runs of a stack pack into a sequence; 0 where none are."""
+    known: Mapping[str, float] = spellings()["packed_tokens"].get(str(job["stack"]).partition("-")[0], {})
+    return float(known.get(str(job["trained"]), 0))
+
+
 def layers_by_number(recipe: Recipe | None) -> int:
     """Return how many layers a recipe recomputes that it names by number (Primus' recompute_layer_ids)."""
     named = recipe.stated("recompute_layer_ids") if recipe else None
