@@ -261,15 +261,14 @@ def _in_bf16(case: Case) -> tuple[str, str]:
 
 
 @cache
-def _old_attention(case: Case) -> bool:
-    """Return whether a case runs the attention of Ampere on Hopper."""
+def _older_attention(case: Case) -> str:
+    """Return the parameter by which attention is slower than a GPU's best: of the first FlashAttention on any, of
+    Ampere's kernels on Hopper; empty of none."""
     device = hardware(case.hardware)
-    return device is not None and device.architecture == HOPPER and bool(named(case.stack, "attention_of_ampere"))
-
-
-def _first_attention(case: Case) -> bool:
-    """Return whether a case runs the attention of before FlashAttention 2."""
-    return bool(named(case.stack, "attention_of_flash_1"))
+    if named(case.stack, "attention_of_flash_1"):
+        return "attention_of_flash_1"
+    old = device is not None and device.architecture == HOPPER and bool(named(case.stack, "attention_of_ampere"))
+    return "attention_of_ampere" if old else ""
 
 
 class _Rates(NamedTuple):
@@ -294,8 +293,7 @@ def _rates(j: Jobs, p: Parameters, cases: Cases) -> _Rates:
 
     attention = cases.by(_HARDWARE, lambda name: per_gpu(p, "attention_efficiency", name))
     attention = attention * cases.by(_SOFTWARE, lambda name: p.of("attention_software", name))
-    attention = attention * np.where(cases.by(_old_attention, float) > 0, p.of("attention_of_ampere"), 1.0)
-    attention = attention * np.where(cases.by(_first_attention, float) > 0, p.of("attention_of_flash_1"), 1.0)
+    attention = attention * cases.by(_older_attention, lambda name: p.of(name) if name else 1.0)
     host = cases.by(_HARDWARE, lambda name: p.of("host_link", name))
     launch = cases.by(_HARDWARE, lambda name: per_gpu(p, "host", name))
     nominal = cases.by(_HARDWARE, nominal_power_w)
@@ -567,12 +565,14 @@ class _Maker:
 
     def tensor_parallel(self, collectives: float) -> Numbers:
         """Return the exposed seconds of a layer's all-gathers and reduce-scatters (Korthikanti, 4.2.2), one way.
-        Without sequence parallelism two of them are one all-reduce, which switches that add up speed."""
+        Without sequence parallelism two of them are one all-reduce, which switches that add up speed. Adapters
+        gather what they make and scatter its gradient by about as many again (NeMo's ParallelLinearAdapter)."""
         tp = self.tp
         moved = self.bytes * self.j.hidden_size * self.tokens * (tp - 1) / tp
         gain = np.where(self.j.sequence_parallel > 0, 1.0, self.all_reduce_gain(tp))
         seconds = moved / (gain * self.ring(tp, np.ones(()))) + self.p.of("collective_latency") * (tp > 1)
-        return np.where(tp > 1, collectives * self.exposed_tensor * seconds, 0.0)
+        times = collectives * (2 - self.pretrained)
+        return np.where(tp > 1, times * self.exposed_tensor * seconds, 0.0)
 
     def context_parallel(self) -> Numbers:
         """Return the seconds in which keys and values go around the ring (Liu 2023), one way, before overlap. On a CPU
