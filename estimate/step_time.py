@@ -566,12 +566,13 @@ class _Maker:
     def tensor_parallel(self, collectives: float) -> Numbers:
         """Return the exposed seconds of a layer's all-gathers and reduce-scatters (Korthikanti, 4.2.2), one way.
         Without sequence parallelism two of them are one all-reduce, which switches that add up speed. Adapters
-        gather what they make and scatter its gradient by about as many again (NeMo's ParallelLinearAdapter)."""
+        make half as many again: those of the two products whose inputs are cut gather what they make, and its gradient
+        (NeMo's ParallelLinearAdapter: gather_output of linear_out, scatter_to_sequence_parallel_region)."""
         tp = self.tp
         moved = self.bytes * self.j.hidden_size * self.tokens * (tp - 1) / tp
         gain = np.where(self.j.sequence_parallel > 0, 1.0, self.all_reduce_gain(tp))
         seconds = moved / (gain * self.ring(tp, np.ones(()))) + self.p.of("collective_latency") * (tp > 1)
-        times = collectives * (2 - self.pretrained)
+        times = collectives * (1.5 - self.pretrained / 2)
         return np.where(tp > 1, times * self.exposed_tensor * seconds, 0.0)
 
     def context_parallel(self) -> Numbers:

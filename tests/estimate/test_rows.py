@@ -121,6 +121,44 @@ def test_experts_are_split_as_a_note_says(note: str, ranks: int) -> None:
     assert row.job["expert_tensor_parallel_size"] == ranks
 
 
+GROK = {"framework": "NeMo", "model": "grok1-314b", "date": "v25.04.02", "gpus": "512", "nodes": "64", "seq": "8192"}
+GROK |= {"gbs": "1024", "mbs": "1", "tp": "4", "pp": "8", "vp": "8", "cp": "2", "ep": "8", "dp": "8", "gpu": "H100"}
+GROK |= {"source_group": "", "precision": "bf16", "task": "pretrain"}
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        ({}, (4, 1, 0, 0)),
+        ({"date": "v25.05.05"}, (1, 1, 0, 0)),
+        ({"date": "v25.05.05", "gpu": "GB200", "pp": "1", "vp": "1", "cp": "1", "dp": "128"}, (4, 1, 0, 1)),
+        ({"notes": "ETP2 dropless"}, (2, 0, 0, 0)),
+    ],
+)
+def test_experts_are_split_and_padded_as_the_release_had_them(cells: dict[str, str], expected: tuple[int, ...]) -> None:
+    """A release says nothing of it and splits experts as tensors, as Megatron-Core does; what notes say counts."""
+    row = read_row(GROK | cells)
+    assert row.job is not None, row.refused
+    names = ("expert_tensor_parallel_size", "padded_experts", "flex_dispatcher", "cuda_graphs")
+    assert tuple(row.job[name] for name in names) == expected
+
+
+@pytest.mark.parametrize(
+    ("cells", "tokens"),
+    [
+        ({"framework": "NeMo", "task": "lora"}, 190),
+        ({"framework": "NeMo", "task": "sft"}, 190),
+        ({"framework": "NeMo", "task": "pretrain"}, 0),
+        ({"framework": "MLPerf NVIDIA", "task": "lora"}, 0),
+        ({"framework": "NeMo", "task": "lora", "notes": "packed512"}, 512),
+    ],
+)
+def test_samples_that_share_a_sequence_are_those_of_the_stack_or_of_a_note(cells: dict[str, str], tokens: int) -> None:
+    row = read_row(LLAMA | cells)
+    assert row.job is not None, row.refused
+    assert row.job["packed_tokens"] == tokens
+
+
 def test_experts_that_take_more_gpus_than_a_stage_has_are_refused() -> None:
     assert "EP × ETP = 64 is more than the 32 GPUs of a stage" in read_row(LLAMA | MIXTURE | {"notes": "ETP8"}).refused
 
