@@ -187,7 +187,7 @@ def test_each_micro_batch_adds_its_gradients_to_those_before() -> None:
 
 
 def test_ring_attention_puts_its_steps_together() -> None:
-    """What is scaled and added up grows with the ranks of the ring; heads that are exchanged have nothing to add."""
+    """More ranks of a ring scale and add up more often; heads that are exchanged have nothing to add."""
     cut: dict[str, Any] = {"seq_length": 65536.0, "data_parallel_size": 16.0, "gradient_bytes": 0.0}
     two, eight, heads = (
         float(step_time(job(context_parallel_size=cp, cp_a2a=on, **cut), shipped()).memory_bound[0] * cp)
@@ -198,7 +198,7 @@ def test_ring_attention_puts_its_steps_together() -> None:
 
 @pytest.mark.parametrize(("micro", "least", "most"), [(1.0, 1.6, 5.0), (32.0, 1.0, 1.3)])
 def test_experts_with_few_tokens_take_longer_for_each(micro: float, least: float, most: float) -> None:
-    """Of grouped products on a B200 those of 154 rows reach 0.2 of the peak, of 9,832 rows 0.475
+    """Grouped products of 154 rows reach 0.2 of a B200's peak, those of 9,832 rows 0.475
     (MooreThreads/SimuMax@4dcaae5 configs/system/b200_bf16_ceperm.json)."""
     one: dict[str, Any] = {"gpu": "b200", "expert_model_parallel_size": 8.0, "global_batch_size": 4096.0}
     one |= {"seq_length": 256.0, "cuda_graphs": 1.0}
