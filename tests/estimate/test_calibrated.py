@@ -99,13 +99,13 @@ def test_an_interval_after_few_own_runs_is_wider_and_only_once() -> None:
         assert found == pytest.approx({name: factor * half for name, half in like.items()})
 
 
-def test_few_runs_of_a_framework_that_nobody_knows_say_less() -> None:
+def test_few_runs_of_a_framework_that_nobody_knows_say_no_more() -> None:
     halves = []
     for jobs in (replace(runs(), stack=np.array("nemo-99.1")), runs()):
         learned = calibrate(shipped(), jobs.take(slice(0, 2)), step_time(jobs, machine(1.05)).total[:2]).parameters
         halves.append(learned.errors["like"]["all"].half_80 / shipped().errors["like"]["all"].half_80)
         assert not {FEW, FEW_OF_NEW} & {*learned.wider}
-    assert 1 < halves[0] < halves[1] == pytest.approx(shipped().wider[FEW_OF_NEW].by[0])
+    assert 1 < halves[0] <= halves[1] == pytest.approx(shipped().wider[FEW_OF_NEW].by[0])
 
 
 @pytest.mark.parametrize(("slow", "count"), [(0, 2), (1, 2), (0, 3), (1, 3), (2, 3), (4, 6), (5, 6)])
