@@ -8,11 +8,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 
 from conf.resolve import Experiment
 from estimate.experiment import columns_of
-from estimate.fitted import Parameters, shipped
+from estimate.fitted import Parameters, Value, shipped
 from estimate.jobs import GB, Jobs, Numbers
 from estimate.memory import memory
 from estimate.step_time import step_time
@@ -56,7 +57,8 @@ def scheme(
     """Return what the layout of `e` takes at each length; its batch stays."""
     p = parameters or shipped()
     jobs = Jobs(**{name: np.asarray(value) for name, value in columns_of(e).items()} | {"seq_length": _floats(lengths)})
-    parts = step_time(jobs, p)
+    alone = replace(jobs, gradient_bytes=np.zeros(())) if mode == "forward" else jobs
+    parts = step_time(alone, _gathering(p) if gathered else p)
     own = _forward(parts, p) if mode == "forward" else {name: getattr(parts, name) for name in parts.__slots__}
     bytes_ = memory(jobs, training=mode == "training").on_device.max(axis=0)
     sent = _sent(jobs, 1 if mode == "forward" else 3)
@@ -117,6 +119,11 @@ def _laid_out(e: Experiment, tp: int, pp: int, cp: int) -> Experiment:
         "num_micro_batches": e.training.global_batch_size // (e.training.micro_batch_size or 1),
     }
     return replace(e, recipe=None, layout=replace(e.layout, **sizes))
+
+
+def _gathering(p: Parameters) -> Parameters:
+    """Return parameters with which context parallelism has no steps of a ring to add up."""
+    return msgspec.structs.replace(p, values={**p.values, "ring": Value(0.0, 0.0)})
 
 
 def _forward(parts: Any, p: Parameters) -> dict[str, Numbers]:

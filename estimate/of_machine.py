@@ -285,9 +285,9 @@ class _Figures:
         """Return parameters of a CPU, where gloo and the program that launches leave nothing to compute meanwhile, and
         no graph launches, and each token goes to each of its experts."""
         call, with_others = (self.machine.value(name, ranks=self.ranks) for name in ("launch", "thread_launch"))
-        known: dict[str, float | None] = {f"exposed_{name}": 1.0 for name in EXPOSED}
-        known |= {"graphs_unknown": 0.0, "flex_unknown": 0.0}
-        known |= {"straggler": PARAMETERS["straggler"], "grouped": self._grouped()}
+        names = ("graphs_unknown", "flex_unknown", "straggler")
+        known: dict[str, float | None] = {name: PARAMETERS[name] for name in names}
+        known |= {f"exposed_{name}": 1.0 for name in EXPOSED} | {"grouped": self._grouped()}
         # while a pipeline fills, ranks that share cores have them for themselves
         known["bubble"] = min(1.0, self.machine.cores / self.of_node)
         if call is None or with_others is None:

@@ -176,13 +176,15 @@ class _Reader:
             "stack": stack(self.text("framework"), self.text("date")),
         }
         job["overlapped_tensor"] = overlaps_tensor(job)
-        job["packed_tokens"] = packed_tokens(job)
+        job["packed_tokens"] = packed = packed_tokens(job)
         recipe = followed(ours_named(self.text("model")), job)
         as_released = released(self.text("model"), job)
         redone = as_released.pop("recompute_layers", None)
         job |= {**self.how(shape, layout, recipe, redone), **as_released}
         self.notes += ["graphs and overlap, and what it leaves open, as its release had them"] if as_released else []
         job |= noted(self.text("notes"))
+        if job["packed_tokens"] == packed > 0:
+            self.notes.append(f"samples of {packed:g} tokens packed, as benchmarks of its framework have them")
         span = float(job["expert_model_parallel_size"]) * float(job["expert_tensor_parallel_size"])
         if job["cp_a2a"] and (job["mla"] or int(job["num_query_groups"]) % (layout["tp"] * layout["cp"])):
             raise ValueError("CP-A2A: needs query groups that TP × CP divides, and no latent attention")

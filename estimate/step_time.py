@@ -87,7 +87,8 @@ def length_of_host(queries: Numbers | float) -> Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Seconds of one step, arrays of shape (n,), none negative. memory_bound: norms, activations, quantising, loss.
+    """Seconds of one step, arrays of shape (n,), none negative. memory_bound: norms, activations, quantising, loss,
+    adding up gradients and the steps of rings.
     bubble: with the wait for the longest stage. exposed communication only. other: per step and micro-batch."""
 
     gemm: Numbers
@@ -401,6 +402,7 @@ class _Maker:
         # of one call of torch on a CPU, where each counts; GPUs have few outside of layers (step_overhead)
         self.call = self.host * self.starts * parameters.of("launch_dense") / CALLS_OF_LAYER
         self.exposed_fsdp = self._exposed(cases, "exposed_fsdp")
+        self.adapted = cases.by(attrgetter("framework"), lambda name: spellings()["adapted_rows"].get(name, 2.0))
         self.sizes = (parameters.of("gemm_tokens"), parameters.of("gemm_width"), parameters.of("gemm_width"))
 
     def _exposed(self, cases: Cases, kind: str) -> Numbers:
@@ -570,13 +572,13 @@ class _Maker:
     def tensor_parallel(self, collectives: float) -> Numbers:
         """Return the exposed seconds of a layer's all-gathers and reduce-scatters (Korthikanti, 4.2.2), one way.
         Without sequence parallelism two of them are one all-reduce, which switches that add up speed. Adapters
-        make half as many again: those of the two products whose inputs are cut gather what they make, and its gradient
+        of the two products whose inputs are cut gather what they make, and its gradient, a collective each way for each
         (NeMo's ParallelLinearAdapter: gather_output of linear_out, scatter_to_sequence_parallel_region)."""
         tp = self.tp
         moved = self.bytes * self.j.hidden_size * self.tokens * (tp - 1) / tp
         gain = np.where(self.j.sequence_parallel > 0, 1.0, self.all_reduce_gain(tp))
         seconds = moved / (gain * self.ring(tp, np.ones(()))) + self.p.of("collective_latency") * (tp > 1)
-        times = collectives * (1.5 - self.pretrained / 2)
+        times = collectives * (1 + (1 - self.pretrained) * self.adapted / 4)
         return np.where(tp > 1, times * self.exposed_tensor * seconds, 0.0)
 
     def context_parallel(self) -> Numbers:
@@ -594,8 +596,9 @@ class _Maker:
         return np.where(cp > 1, np.where(j.cp_a2a > 0, exchanged, seconds + starts), 0.0)
 
     def in_rings(self) -> Numbers:
-        """Return the elements that a layer's forward pass moves to put ring attention together: each step's output is
-        scaled and added to those before in fp32. A CPU gathers keys and values."""
+        """Return the elements that a layer's forward pass moves to add up the steps of ring attention: of each step 14
+        bytes an element, the output read, its product with the scale written and read in fp32, the sum read and
+        written (TransformerEngine's flash_attn_fwd_out_correction). A CPU gathers keys and values."""
         j = self.j
         out = j.num_attention_heads * np.where(j.mla > 0, j.v_head_dim, j.kv_channels) / self.tp * self.tokens
         ring = (self.cp > 1) & (j.cp_a2a == 0) & (self.host == 0)
@@ -810,8 +813,8 @@ def _data_parallel(m: _Maker, micro: Numbers, work: Numbers) -> Numbers:
 
 def _accumulated(m: _Maker) -> Numbers:
     """Return the seconds of a micro-batch in which the gradients of a rank's weights are read and written, to which it
-    adds its own: by the products themselves, which in 16 bits hide most of it, but for experts, which have few rows;
-    on a CPU by three passes of their own."""
+    adds its own: by the products themselves, which in 16 bits hide most of it, but for experts, which have few rows,
+    and by the fit hardly any in 8 and 4 bits; on a CPU by three passes of their own."""
     dense, experts = m.parameters_of_rank()
     shown = np.where(m.quantised > 0, 1.0, _NOT_HIDDEN) * dense + experts
     passes = np.where(m.host, 3 * (dense + experts), 2 * m.p.of("accumulate") * shown)

@@ -27,6 +27,7 @@ LEFT_OUT = ("vtrain-single",)  # shapes that no model has, on a node that nobody
 
 
 _FOUNDRY = "mosaicml/llm-foundry@8c8dd48f7 scripts/train/benchmarking/README.md"
+_LARGE = {"source": f"{_FOUNDRY} [H100 80GB BF16 (Large Scale, >= 128 GPUs]"}
 _BRIDGE = {"source_group": "mbridge"}
 _TITAN = {"source_group": "torchtitan"}
 _ASYNC = {"notes": "AsyncTP"}
@@ -49,7 +50,7 @@ CORRECTIONS: tuple[tuple[Mapping[str, str], Mapping[str, str]], ...] = (
     (_BRIDGE | {"date": "25.11", "gpu": "GB300", "model": "qwen3-30b-a3b"}, {"mbs": "8"}),
     (_BRIDGE | {"date": "25.11", "gpu": "GB300", "model": "llama3-8b"}, {"mbs": "4"}),
     (_BRIDGE | {"date": "25.09", "gpu": "GB200", "model": "llama3-70b", "precision": "mxfp8"}, {"mbs": "1"}),
-    ({"source": f"{_FOUNDRY} [H100 80GB BF16 (Large Scale, >= 128 GPUs]"}, {"date": "2024-01"}),
+    *((_LARGE | {"model": f"mpt-{size}"}, {"date": "2024-01"}) for size in ("1b", "3b", "7b", "70b")),
     ({"source_group": "dgxc", "framework": "MaxText (JAX)"}, {"recompute": "full"}),
     ({"source_group": "dgxc", "model": "nemotron4-340b"}, {"notes": "PlainTP"}),
     ({"source_group": "simumax-b200", "cp": "2"}, {"notes": "CP-A2A"}),

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from functools import cache
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -15,8 +16,10 @@ from conf.resolve import Experiment
 from conf.shapes import count
 from estimate.cli import main as of_estimate
 from estimate.figures import estimate
+from estimate.fitted import Value
+from estimate.fitted import shipped as parameters
 from estimate.least import least_memory
-from estimate.long_context import LENGTHS, Mode, crossing, lines, schemes
+from estimate.long_context import LENGTHS, Mode, crossing, lines, scheme, schemes
 from metrics.check import Held, MemoryClaim, named_model
 from tensorprimat.claims import main
 
@@ -155,3 +158,16 @@ def test_the_command_prints_what_the_arithmetic_says(capsys: pytest.CaptureFixtu
     assert said["seq_length"] == 100_000 and said["ring_ahead_from_tokens"]["training"] == crossing(shipped())
     assert of_estimate(["long_context", "training.seq_length=131072"]) == 0
     assert "131,072 tokens a sequence" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("gathered", [False, True])
+def test_a_forward_pass_adds_up_no_gradients_and_what_is_gathered_no_ring(gathered: bool) -> None:
+    def seconds(mode: Mode, **values: float) -> float:
+        known = {name: Value(value, 0.0) for name, value in values.items()}
+        p = msgspec.structs.replace(parameters(), values={**parameters().values, **known})
+        return float(scheme(shipped(), (8192,), mode, gathered, p).step_time_s[0])
+
+    assert seconds("forward", accumulate=5.0) == seconds("forward")
+    assert seconds("training", accumulate=5.0) > seconds("training")
+    for mode in MODES:
+        assert (seconds(mode, ring=5.0) == seconds(mode)) == gathered

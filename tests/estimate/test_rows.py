@@ -136,7 +136,7 @@ GROK |= {"source_group": "", "precision": "bf16", "task": "pretrain"}
     ],
 )
 def test_experts_are_split_and_padded_as_the_release_had_them(cells: dict[str, str], expected: tuple[int, ...]) -> None:
-    """A release says nothing of it and splits experts as tensors, as Megatron-Core does; what notes say counts."""
+    """v25.04.02 says nothing of it, and Megatron-Core splits experts as tensors; what notes say counts."""
     row = read_row(GROK | cells)
     assert row.job is not None, row.refused
     names = ("expert_tensor_parallel_size", "padded_experts", "flex_dispatcher", "cuda_graphs")
@@ -151,12 +151,14 @@ def test_experts_are_split_and_padded_as_the_release_had_them(cells: dict[str, s
         ({"framework": "NeMo", "task": "pretrain"}, 0),
         ({"framework": "MLPerf NVIDIA", "task": "lora"}, 0),
         ({"framework": "NeMo", "task": "lora", "notes": "packed512"}, 512),
+        ({"framework": "NeMo", "task": "lora", "notes": "unpacked"}, 0),
     ],
 )
 def test_samples_that_share_a_sequence_are_those_of_the_stack_or_of_a_note(cells: dict[str, str], tokens: int) -> None:
     row = read_row(LLAMA | cells)
     assert row.job is not None, row.refused
     assert row.job["packed_tokens"] == tokens
+    assert any("190 tokens packed" in note for note in row.notes) == (tokens == 190)
 
 
 def test_experts_that_take_more_gpus_than_a_stage_has_are_refused() -> None:

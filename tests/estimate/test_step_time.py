@@ -157,16 +157,16 @@ def test_attention_of_ampere_is_slow_on_hopper_alone(gpu: str, slower: bool) -> 
     assert old == pytest.approx(plain / 0.55, rel=0.1) if slower else old == pytest.approx(plain)
 
 
-@pytest.mark.parametrize("gpu", ["a100", "h100"])
-def test_the_first_flash_attention_is_slow_on_any_gpu(gpu: str) -> None:
-    """FlashAttention 2 is 1.3 to 2.5 times as fast as the kernel in Triton (Dao 2023, arXiv 2307.08691, 4.1); on Hopper
-    the best is another 1.9 times as fast."""
+@pytest.mark.parametrize(("gpu", "least"), [("a100", 1.3), ("h100", 1.0)])
+def test_the_first_flash_attention_is_slow_on_any_gpu(gpu: str, least: float) -> None:
+    """On an A100 FlashAttention 2 is 1.3 to 2.5 times as fast as the kernel in Triton (Dao 2023, arXiv 2307.08691);
+    on Hopper the published runs of both took about as long."""
     stacks = ("llm_foundry-2023", "llm_foundry-2024-01")
     cases = [job(gpu=gpu, stack=stack, seq_length=65536.0) for stack in stacks]
     first, second = (
         step_time(one, shipped()).attention / offset_of(shipped(), cases_of(one).distinct[0]) for one in cases
     )
-    assert (1.3 < first / second < 2.5) if gpu == "a100" else (1.0 < first / second < 2.5)
+    assert least < first / second < 2.5
 
 
 def test_each_micro_batch_adds_its_gradients_to_those_before() -> None:
@@ -194,6 +194,22 @@ def test_ring_attention_puts_its_steps_together() -> None:
         for cp, on in ((2.0, 0.0), (8.0, 0.0), (8.0, 1.0))
     )
     assert heads < two < eight
+    whole = float(step_time(job(context_parallel_size=8.0, **cut), shipped()).total[0])
+    assert 0.005 * whole < (eight - heads) / 8 < 0.1 * whole
+
+
+@pytest.mark.parametrize(
+    ("model", "precision", "least", "most"),
+    [("llama31_70b", "bf16", 0.002, 0.03), ("llama31_70b", "fp8", 0.01, 0.1), ("qwen3_30b_a3b", "bf16", 0.01, 0.1)],
+)
+def test_products_in_16_bits_hide_gradients_and_those_of_experts_do_not(
+    model: str, precision: str, least: float, most: float
+) -> None:
+    one: dict[str, Any] = {"tensor_model_parallel_size": 4.0, "data_parallel_size": 32.0, "precision": precision}
+    one |= {"expert_model_parallel_size": 8.0} if model == "qwen3_30b_a3b" else {}
+    with_, without = (step_time(job(model, gradient_bytes=size, **one), shipped()) for size in (2.0, 0.0))
+    share = (with_.memory_bound - without.memory_bound) / with_.total
+    assert least < float(share[0]) < most
 
 
 @pytest.mark.parametrize(("micro", "least", "most"), [(1.0, 1.6, 5.0), (32.0, 1.0, 1.3)])
@@ -209,14 +225,16 @@ def test_experts_with_few_tokens_take_longer_for_each(micro: float, least: float
     assert least * many_ < some < most * many_
 
 
-def test_adapters_gather_again_what_tensor_parallelism_cut() -> None:
-    one: dict[str, Any] = {"tensor_model_parallel_size": 4.0, "data_parallel_size": 32.0}
+@pytest.mark.parametrize(("stack", "share"), [("nemo-25.04", 0.5), ("mlperf-5.1", 0.25)])
+def test_adapters_gather_again_what_tensor_parallelism_cut(stack: str, share: float) -> None:
+    """Two of a layer's eight collectives for each product whose input is cut and has one; MLPerf adapts attention."""
+    one: dict[str, Any] = {"tensor_model_parallel_size": 4.0, "data_parallel_size": 32.0, "stack": stack}
     plain, adapted = (job(trained=kind, **one) for kind in ("pretraining", "lora"))
     seconds = [
         float(step_time(each, shipped()).tensor_parallel[0]) / offset_of(shipped(), cases_of(each).distinct[0])
         for each in (plain, adapted)
     ]
-    assert seconds[1] == pytest.approx(1.5 * seconds[0])
+    assert seconds[1] == pytest.approx((1 + share) * seconds[0])
 
 
 def test_attention_stops_at_the_ends_of_packed_samples() -> None:

@@ -406,7 +406,7 @@ def test_an_estimate_by_the_file_of_another_cpu_names_both(
     assert note not in capsys.readouterr().out
 
 
-TRUTH = {"host.cpu": 1.6, "collective_latency": 1.6, "traffic": 1.2}
+TRUTH = {"host.cpu": 0.6, "collective_latency": 1.6, "traffic": 0.8}
 """Factors of a made-up machine, whose whole steps take other times than its kernels and links alone say."""
 UNSEEN = (
     ("model=llama_tiny", "gpus_per_node=2", "training.global_batch_size=16"),
