@@ -46,8 +46,9 @@ PARAMETERS = {
 }
 """Parameters of a CPU that nobody measured, in place of those of GPUs: of the two cores in docs/guide/machine.yaml (a
 call of torch takes 2.4 us there, a collective of gloo in a step 0.8 ms, a send 0.2 ms), where nothing overlaps;
-straggler: the share of a step that ranks wait for the slower one, for each doubling of their number. A guess that
-`measure` replaces."""
+straggler: the share of a step that ranks wait for the slower one, for each doubling of their number. Products,
+attention and backward passes have a GPU's sizes at the time of those figures, and do not follow later fits. A guess
+that `measure` replaces."""
 
 
 def shipped_for(hardware: Iterable[str]) -> Parameters:

@@ -325,7 +325,7 @@ class _Reader:
         }
 
 
-_COUNTED = {"etp": "expert_tensor_parallel_size", "packed": "packed_tokens"}
+_COUNTED = {"expert_tensor_parallel_size": r"etp([1-9]\d{0,2})", "packed_tokens": r"packed([1-9]\d{0,5})"}
 """Words of notes that have a number behind them."""
 
 
@@ -334,10 +334,8 @@ def noted(text: str) -> dict[str, Column]:
     words = {plain(word) for word in re.split(r"[\s;,()]+", text)}
     stated = (columns for word, columns in spellings()["notes"].items() if word in words)
     known: dict[str, Column] = {name: float(value) for columns in stated for name, value in columns.items()}
-    for begin, name in _COUNTED.items():
-        sizes = [float(word.removeprefix(begin)) for word in words if re.fullmatch(rf"{begin}[1-9]\d{{0,5}}", word)]
-        known |= {name: sizes[0]} if sizes else {}
-    return known
+    sizes = ((name, re.fullmatch(pattern, word)) for name, pattern in _COUNTED.items() for word in words)
+    return known | {name: float(found[1]) for name, found in sizes if found}
 
 
 def _at_most(name: str, value: int, most: int) -> None:

@@ -99,12 +99,14 @@ def test_an_interval_after_few_own_runs_is_wider_and_only_once() -> None:
         assert found == pytest.approx({name: factor * half for name, half in like.items()})
 
 
-def test_few_runs_of_a_framework_that_nobody_knows_say_no_more() -> None:
-    halves = []
+def test_few_runs_of_a_framework_that_nobody_knows_say_less() -> None:
+    halves, wide = [], []
     for jobs in (replace(runs(), stack=np.array("nemo-99.1")), runs()):
         learned = calibrate(shipped(), jobs.take(slice(0, 2)), step_time(jobs, machine(1.05)).total[:2]).parameters
         halves.append(learned.errors["like"]["all"].half_80 / shipped().errors["like"]["all"].half_80)
+        wide.append(learned.errors["like"]["all"].half_95 / shipped().errors["like"]["all"].half_95)
         assert not {FEW, FEW_OF_NEW} & {*learned.wider}
+    assert 1 < wide[0] < wide[1] == pytest.approx(shipped().wider[FEW_OF_NEW].by[1])
     assert 1 < halves[0] <= halves[1] == pytest.approx(shipped().wider[FEW_OF_NEW].by[0])
 
 
