@@ -80,9 +80,9 @@ def solved(
     back stays at it for a step."""
     count, cases = len(problem.names), cases_of(jobs)
 
-    def predicted(x: Numbers) -> Numbers:
-        physics = np.log(step_time(jobs, at(known, problem, x[:count]), cases).total)
-        return np.asarray(physics + problem.design @ x[count:], dtype=float)
+    def predicted(x: Numbers, of_offsets: float = 0.0) -> Numbers:
+        slower = np.exp(problem.design @ x[count:] + of_offsets)
+        return np.asarray(np.log(step_time(jobs, at(known, problem, x[:count]), cases, slower).total), dtype=float)
 
     def steep(error: Numbers) -> Numbers:
         return np.asarray((weight * _soft_slope(error))[:, None] * columns)
@@ -94,7 +94,8 @@ def solved(
     error, age, columns = weight * (own - target), 0, np.zeros((0, 0))
     for _ in range(_MOST_STEPS):
         if age == 0:
-            columns = np.hstack([_slopes(problem, x, own, predicted), problem.design])
+            share = (predicted(x, _STEP) - own) / _STEP
+            columns = np.hstack([_slopes(problem, x, own, predicted), problem.design * share[:, None]])
         there = _stepped(x, steep(error), _soft(error), most)
         found = _lower(x, there, _loss(error, x), lambda at_x: weight * (predicted(at_x) - target))
         before, fresh = _loss(error, x), age == 0

@@ -51,10 +51,10 @@ v2.13.0 aten/src/ATen/native/cpu/FlashAttentionKernel.cpp, flash_attention_kerne
 _NORM = 4  # of launching and computing side by side, of which the slower counts
 _NORM_OF_EXPERTS = 2  # a host that waits for how many tokens each expert got is not ahead of its GPU
 _NORM_OF_HOST = 1  # a CPU that launches does not compute meanwhile
-_NOT_HIDDEN = 0.25
-"""Share of reading and writing gradients that products in 16 bits do not hide: on a B200 those of 4,096 rows that add
-to gradients in fp32 take 4 % longer than others, where the bytes alone take 17 % (MooreThreads/SimuMax@4dcaae5
-configs/system/b200_bf16_ceperm.json)."""
+_NORM_OF_GRADIENTS = 1.5
+"""Of computing a weight's gradient and moving what it is added to, side by side: on a B200 products of 2,048, 4,096 and
+16,384 rows that add to gradients in fp32 take 15, 4 and 0 % longer than others, where the bytes alone take 34, 17 and
+4 % (MooreThreads/SimuMax@4dcaae5 configs/system/b200_bf16_ceperm.json), and by this norm 13, 5 and 1 %."""
 _GATHERED_AGAIN = 0.5
 """Share of a layer's collectives of one pass that its backward pass makes besides: inputs gathered once more for the
 weights' gradients (Korthikanti, 4.2.2), which GPUs do meanwhile and a CPU does not."""
@@ -227,17 +227,18 @@ def _digits(key: int, names: tuple[list[Any], ...]) -> list[Any]:
     return found[::-1]
 
 
-def step_time(jobs: Jobs, parameters: Parameters, cases: Cases | None = None) -> Parts:
+def step_time(jobs: Jobs, parameters: Parameters, cases: Cases | None = None, slower: Numbers | float = 1.0) -> Parts:
     """Return the parts of a step of each job, in seconds; nan where a data sheet lacks a rate that it needs. cases: of
-    the jobs, where many steps are worked out of the same ones."""
+    the jobs, where many steps are worked out of the same ones. slower: factors besides the offsets of `parameters`, of
+    all jobs or shape (n,)."""
     count = jobs.count
     if count <= CHUNK:
-        chunks = [_parts(jobs, parameters, cases or cases_of(jobs))]
+        chunks = [_parts(jobs, parameters, cases or cases_of(jobs), slower)]
     else:
         cuts = [*range(0, count, CHUNK), count]
-        known = cases or cases_of(jobs)
+        known, each_slower = cases or cases_of(jobs), np.broadcast_to(slower, count)
         some = (slice(*ends) for ends in pairwise(cuts))
-        chunks = [_parts(jobs.take(each), parameters, known.take(each)) for each in some]
+        chunks = [_parts(jobs.take(each), parameters, known.take(each), each_slower[each]) for each in some]
     sizes = [min(CHUNK, count - start) for start in range(0, count, CHUNK)]
     return Parts(
         *(
@@ -286,7 +287,6 @@ class _Rates(NamedTuple):
     nic: Numbers
     host: Numbers
     launch: Numbers
-    offset: Numbers
     power: Numbers
 
 
@@ -302,7 +302,6 @@ def _rates(j: Jobs, p: Parameters, cases: Cases) -> _Rates:
     host = cases.by(_HARDWARE, lambda name: p.of("host_link", name))
     launch = cases.by(_HARDWARE, lambda name: per_gpu(p, "host", name))
     nominal = cases.by(_HARDWARE, nominal_power_w)
-    offset = cases.spread([offset_of(p, case) for case in cases.distinct])
     share = np.where(nominal > 0, j.tdp_w / nominal, 1.0)
     power = np.where(np.abs(share - 1) > 1e-9, np.minimum(share, 1.0) ** p.of("power"), 1.0)
     return _Rates(
@@ -313,7 +312,6 @@ def _rates(j: Jobs, p: Parameters, cases: Cases) -> _Rates:
         nic=j.nic_bandwidth * p.of("nic_efficiency"),
         host=host,
         launch=launch,
-        offset=offset,
         power=power,
     )
 
@@ -347,7 +345,8 @@ def offset_of(p: Parameters, case: Case) -> float:
 
 class _Layer(NamedTuple):
     """Seconds of one layer's forward pass of one micro-batch on one GPU. attention_gemm: without up; up: of latent
-    attention; mlp: dense or shared; experts; norm, activation, moving: bound by memory; quantise: to 8 or 4 bits."""
+    attention; mlp: dense or shared; experts; norm, activation, moving: bound by memory; quantise: to 8 or 4 bits.
+    added: by which products of the backward pass take longer since they add to gradients."""
 
     attention_gemm: Numbers
     up: Numbers
@@ -358,6 +357,7 @@ class _Layer(NamedTuple):
     activation: Numbers
     moving: Numbers
     quantise: Numbers
+    added: Numbers
     tensor_parallel: Numbers
     context_parallel: Numbers
     expert_parallel: Numbers
@@ -375,9 +375,10 @@ class _Layer(NamedTuple):
 class _Maker:
     """Computes the layers of jobs; holds what all terms need."""
 
-    def __init__(self, jobs: Jobs, parameters: Parameters, cases: Cases) -> None:
+    def __init__(self, jobs: Jobs, parameters: Parameters, cases: Cases, slower: Numbers | float = 1.0) -> None:
         self.j, self.p = jobs, parameters
         self.rates = _rates(jobs, parameters, cases)
+        self.slower = slower * cases.spread([offset_of(parameters, case) for case in cases.distinct])
         self.tp, self.cp, self.ep = (
             jobs.tensor_model_parallel_size,
             jobs.context_parallel_size,
@@ -392,6 +393,8 @@ class _Maker:
         self.quantised = cases.by(_PRECISION, lambda name: float(name not in ("bf16", "fp16", "fp32")))
         self.pretrained = cases.by(_TRAINED, lambda name: float(name != "lora"))
         self.host = cases.by(_HARDWARE, lambda name: float(name == "cpu"))
+        # what leaves for other stages, replicas and experts is as fast in slow software: its factor is taken out of it
+        self.sent = np.where(self.host, 1.0, 1 / self.slower)
         self.norm = np.where(self.host, _NORM_OF_HOST, _NORM)
         self.norm_of_experts = np.where((self.host + jobs.padded_experts) > 0, self.norm, _NORM_OF_EXPERTS)
         self.exposed_tensor = self._exposed(cases, "exposed_tensor")
@@ -489,6 +492,7 @@ class _Maker:
         """Return a dense layer and one with experts; the second is the first where no job has experts."""
         j, p, t, h, tp = self.j, self.p, self.tokens, self.j.hidden_size, self.tp
         attention_gemm, up = self.attention_products()
+        attention_weights, mlp_weights, *_ = self.weights()
         wide = np.where(
             j.mla > 0,
             (j.qk_head_dim + j.v_head_dim) * j.num_attention_heads,
@@ -513,6 +517,7 @@ class _Maker:
             activation=self.bytes * (gated + 1) * ffn * t * per_byte,
             moving=moving,
             quantise=quantise * t * (2 * h + wide / tp + ffn) * 3,
+            added=self.added(attention_gemm + up + mlp, attention_weights + mlp_weights),
             tensor_parallel=self.tensor_parallel(4.0),
             context_parallel=self.context_parallel(),
             expert_parallel=zero,
@@ -531,20 +536,25 @@ class _Maker:
         width, shared = j.moe_ffn_hidden_size / cut, j.moe_shared_expert_intermediate_size / tp
         each = routed / own
         rows = each + np.where(self.host, 0.0, p.of("grouped_rows") * np.sqrt(j.peak_flops / A100))
-        experts = p.of("grouped") * own * (self.matmul(rows, gated * width, h) + self.matmul(rows, h, width))
+        several = np.where(self.host, 1.0, 1 - 1 / own)  # on a GPU the product of one expert alone is one as any other
+        grouped = 1 + (p.of("grouped") - 1) * several
+        experts = grouped * own * (self.matmul(rows, gated * width, h) + self.matmul(rows, h, width))
         both = self.matmul(self.tokens, gated * np.maximum(shared, 1), h) + self.matmul(self.tokens, h, shared)
         router = self.product(self.tokens / tp, j.num_experts, h, self.rates.matrix_bf16, self.j.peak_bf16_flops)
         permute = p.of("permute") * self.bytes * 6 * h * routed / self.rates.memory
         bias = _OF_BIAS * j.add_bias_linear * h * routed * per_byte
-        t = self.tokens
+        t, mlp = self.tokens, np.where(shared > 0, both, 0.0) + router
+        attention_weights, _, shared_weights, own_weights = self.weights()
+        added = self.added(dense.attention_gemm + dense.up + mlp, attention_weights + shared_weights)
         return dense._replace(
-            mlp=np.where(shared > 0, both, 0.0) + router,
+            mlp=mlp,
             experts=experts,
             activation=self.bytes * (gated + 1) * (width * routed + shared * t) * per_byte,
             moving=dense.moving + permute + bias,
             quantise=dense.quantise
             - quantise * 3 * t * (h + j.ffn_hidden_size / tp)
             + quantise * 3 * (routed * (h + width) + shared * t),
+            added=added + self.added(experts, own_weights),
             tensor_parallel=self.tensor_parallel(2.0),
             expert_parallel=self.expert_parallel(),
             launch=self.launch("launch_moe") + self.launch_of_experts(own),
@@ -607,7 +617,7 @@ class _Maker:
 
     def expert_parallel(self) -> Numbers:
         """Return the exposed seconds of dispatch and combine, one way: each token to its experts' ranks, or once to
-        each domain that has one of them, by kernels that sort tokens meanwhile."""
+        each domain that has one of them and from there over its links, by kernels that sort tokens meanwhile."""
         j, p, ep = self.j, self.p, self.ep
         flex = np.where(np.isnan(j.flex_dispatcher), p.of("flex_unknown"), j.flex_dispatcher)
         span = ep * np.maximum(j.expert_tensor_parallel_size, 1)
@@ -615,42 +625,60 @@ class _Maker:
         domains = np.maximum(span / self.domain, 1.0)
         ranks = ep * (1 - (1 - 1 / ep) ** j.moe_router_topk)
         reached = domains * (1 - (1 - 1 / domains) ** j.moe_router_topk)
-        copies = np.where(domains > 1, reached, ranks)
-        sent = flex * np.minimum(copies, j.moe_router_topk) + (1 - flex) * j.moe_router_topk
-        moved = self.bytes * j.hidden_size * self.tokens / self.tp * sent * (ep - 1) / ep
-        seconds = moved * (inside / self.link(ep) + np.where(inside < 1, (1 - inside) / self.rates.nic, 0.0))
+        over_links = flex * np.minimum(ranks, j.moe_router_topk) + (1 - flex) * j.moe_router_topk * inside
+        over_network = (flex * np.minimum(reached, j.moe_router_topk) + (1 - flex) * j.moe_router_topk) * (1 - inside)
+        moved = self.bytes * j.hidden_size * self.tokens / self.tp * (ep - 1) / ep
+        seconds = moved * (over_links / self.link(ep) + np.where(inside < 1, over_network / self.rates.nic, 0.0))
         exposed = p.of("exposed_experts") * self.where(self.overlap, "exposed_overlapped")
         exposed = exposed * self.where(flex, "exposed_flex")
-        return np.where(ep > 1, 2 * exposed * (seconds + p.of("collective_latency") * 2), 0.0)
+        return np.where(ep > 1, 2 * exposed * self.sent * (seconds + p.of("collective_latency") * 2), 0.0)
 
     def head(self) -> tuple[Numbers, Numbers]:
-        """Return the seconds of the output layer's products, forward, and of the loss, both ways, of a micro-batch."""
+        """Return the seconds of the output layer's products, forward, and of the loss, both ways, of a micro-batch,
+        with those of its gradients and the embedding's."""
         j, rows = self.j, self.j.vocabulary / self.tp
         heads = 1 + j.mtp_num_layers
         products = self.product(self.tokens, rows, j.hidden_size, self.rates.matrix_bf16, j.peak_bf16_flops)
-        return heads * products, heads * 7 * self.bytes * rows * self.tokens / self.rates.memory
+        loss = heads * 7 * self.bytes * rows * self.tokens / self.rates.memory
+        return heads * products, loss + self.added(heads * products, (2 - j.tied) * rows * j.hidden_size)
 
-    def parameters_of_rank(self) -> tuple[Numbers, Numbers]:
-        """Return the parameters of one rank, dense and of experts, an even share of the pipeline's."""
-        j, h = self.j, self.j.hidden_size
+    def weights(self) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+        """Return the elements of one layer's weights on one rank: of attention, of an MLP, of router and shared
+        experts, of its own experts."""
+        j, h, tp = self.j, self.j.hidden_size, self.tp
         heads, query = j.num_attention_heads, j.qk_head_dim + j.qk_pos_emb_head_dim
         plain = 2 * h * j.kv_channels * (heads + j.num_query_groups)
         into = np.where(j.q_lora_rank > 0, j.q_lora_rank * (h + query * heads), h * query * heads)
         latent = into + h * (j.kv_lora_rank + j.qk_pos_emb_head_dim + j.v_head_dim * heads)
         latent = latent + j.kv_lora_rank * heads * (j.qk_head_dim + j.v_head_dim)
-        attention = np.where(j.mla > 0, latent, plain)
-        matrices = (2 + j.gated) * h
+        attention, matrices = np.where(j.mla > 0, latent, plain), (2 + j.gated) * h
+        shared = matrices * j.moe_shared_expert_intermediate_size + h * j.num_experts
+        own = j.num_experts / (self.ep * np.maximum(j.expert_tensor_parallel_size, 1))
+        return attention / tp, matrices * j.ffn_hidden_size / tp, shared / tp, own * matrices * j.moe_ffn_hidden_size
+
+    def parameters_of_rank(self) -> tuple[Numbers, Numbers]:
+        """Return the parameters of one rank, dense and of experts, an even share of the pipeline's."""
+        j, pp = self.j, self.j.pipeline_model_parallel_size
+        attention, mlp, shared, own = self.weights()
         moe_layers = j.num_layers - j.dense_layers + j.mtp_num_layers
-        shared = moe_layers * (matrices * j.moe_shared_expert_intermediate_size + h * j.num_experts)
-        layers = (j.num_layers + j.mtp_num_layers) * attention + j.dense_layers * matrices * j.ffn_hidden_size + shared
-        dense = (layers + (2 - j.tied) * j.vocabulary * h) / (self.tp * j.pipeline_model_parallel_size)
-        cut = self.ep * np.maximum(j.expert_tensor_parallel_size, 1) * j.pipeline_model_parallel_size
-        return dense, moe_layers * j.num_experts * matrices * j.moe_ffn_hidden_size / cut
+        layers = (j.num_layers + j.mtp_num_layers) * attention + j.dense_layers * mlp + moe_layers * shared
+        return (layers + (2 - j.tied) * j.vocabulary * j.hidden_size / self.tp) / pp, moe_layers * own / pp
+
+    def added(self, product: Numbers, weights: Numbers) -> Numbers:
+        """Return the seconds by which a micro-batch takes longer since it adds the gradients of so many weights to
+        those before: they are read and written beside the product that makes them, which takes about as long as the
+        forward one; a CPU does so by three passes of their own. FSDP adds to a shard alone, but in a pipeline."""
+        j, product = self.j, self.p.of("gemm_backward") * product
+        whole = np.where((j.fsdp > 0) & (j.pipeline_model_parallel_size == 1), 0.0, 1.0)
+        passes = np.where(self.host, 3.0, 2 * self.p.of("accumulate") * whole)
+        moved = passes * weights * j.gradient_bytes / self.rates.memory
+        norm = np.where(self.host, 1.0, _NORM_OF_GRADIENTS)
+        return np.asarray(self.pretrained * ((product**norm + moved**norm) ** (1 / norm) - product), dtype=float)
 
 
-def _parts(jobs: Jobs, parameters: Parameters, cases: Cases) -> Parts:
+def _parts(jobs: Jobs, parameters: Parameters, cases: Cases, slower: Numbers | float) -> Parts:
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        return _assembled(_Maker(jobs, parameters, cases))
+        return _assembled(_Maker(jobs, parameters, cases, slower))
 
 
 class _Micro(NamedTuple):
@@ -696,7 +724,7 @@ def _of_layer(m: _Maker, layer: _Layer, norm: Numbers) -> _Micro:
     micro = _Micro(
         gemm=layer.gemm * (1 + back * p.of("gemm_backward")),
         attention=attention,
-        memory_bound=layer.memory_bound * (1 + p.of("traffic_backward")),
+        memory_bound=layer.memory_bound * (1 + p.of("traffic_backward")) + layer.added,
         tensor_parallel=layer.tensor_parallel * (2 + m.host * _GATHERED_AGAIN),
         context_parallel=exposed,
         expert_parallel=layer.expert_parallel * 2,
@@ -744,14 +772,12 @@ def _assembled(m: _Maker) -> Parts:
     ends = m.call * (_CALLS_OF_EMBEDDING + _CALLS_OF_HEAD)
     stage = _Micro(*(part / pp for part in layers))
     mean, longest = _pipeline(j, stage.total, layers.total, products + loss + m.call * _CALLS_OF_HEAD)
-    added = _accumulated(m)
-    mean, longest = mean + added, longest + added
     bubble = p.of("bubble") * (pp - 1) / j.virtual_pipeline_model_parallel_size * mean
     bubble = bubble + micro_batches * (longest - mean)
     parts = {
         "gemm": micro_batches * (stage.gemm + products / pp),
         "attention": micro_batches * stage.attention,
-        "memory_bound": micro_batches * (stage.memory_bound + loss / pp + added),
+        "memory_bound": micro_batches * (stage.memory_bound + loss / pp),
         "tensor_parallel": micro_batches * (stage.tensor_parallel + m.host * m.tensor_parallel(_OF_HEAD) / pp),
         "context_parallel": micro_batches * stage.context_parallel,
         "expert_parallel": micro_batches * stage.expert_parallel,
@@ -768,10 +794,10 @@ def _assembled(m: _Maker) -> Parts:
 
 
 def _with_stragglers(m: _Maker, parts: dict[str, Numbers]) -> Parts:
-    """Return the parts with the offset of the case on each, and what the slowest of many GPUs adds."""
+    """Return the parts as slow as the software of the jobs, and what the slowest of many GPUs adds."""
     few = np.where(m.host, 1.0, 8.0)
     octaves = np.log2(np.maximum(m.j.world_size, few) / few)
-    known = {name: np.asarray(part * m.rates.offset, dtype=float) for name, part in parts.items()}
+    known = {name: np.asarray(part * m.slower, dtype=float) for name, part in parts.items()}
     busy = sum(known.values(), np.zeros(()))
     return Parts(**known, stragglers=np.asarray(m.p.of("straggler") * octaves * busy))
 
@@ -786,7 +812,7 @@ def _pipeline_sends(m: _Maker) -> Numbers:
     # a stage of a CPU, which computes nothing meanwhile, waits for what it gets and for what it gives
     times = np.where(m.host, 2 * times - (pp == 2), times)
     seconds = times * (m.bytes * j.hidden_size * m.own_tokens / rate + m.p.of("send_latency"))
-    return np.where(pp > 1, 2 * m.p.of("exposed_pipeline") * j.num_micro_batches * seconds, 0.0)
+    return np.where(pp > 1, 2 * m.p.of("exposed_pipeline") * j.num_micro_batches * m.sent * seconds, 0.0)
 
 
 def _data_parallel(m: _Maker, micro: Numbers, work: Numbers) -> Numbers:
@@ -800,7 +826,7 @@ def _data_parallel(m: _Maker, micro: Numbers, work: Numbers) -> Numbers:
     one = np.where(ranks > 1, dense * (ranks - 1) / ranks / m.ring(ranks, m.tp), 0.0)
     far = m.ring(expert_ranks, m.ep * np.maximum(j.expert_tensor_parallel_size, 1))
     one = one + np.where(expert_ranks > 1, experts * (expert_ranks - 1) / expert_ranks / far, 0.0)
-    one = one * m.pretrained
+    one = one * m.pretrained * m.sent
     once = one * (j.gradient_bytes + m.weight_bytes)
     behind = micro * (2 / 3)
     plain = p.of("exposed_data") * once + np.maximum(once - behind, 0.0)
@@ -809,17 +835,6 @@ def _data_parallel(m: _Maker, micro: Numbers, work: Numbers) -> Numbers:
     cut = m.exposed_fsdp * sharded + np.maximum(sharded - work, 0.0)
     starts: Numbers = m.host * (j.world_size > 1) * _OF_STEP * p.of("collective_latency")
     return np.where(j.fsdp > 0, cut, plain) + starts
-
-
-def _accumulated(m: _Maker) -> Numbers:
-    """Return the seconds of a micro-batch in which the gradients of a rank's weights are read and written, to which it
-    adds its own: by the products themselves, which in 16 bits hide most of it, but for experts, which have few rows,
-    and by the fit hardly any in 8 and 4 bits; on a CPU by three passes of their own."""
-    dense, experts = m.parameters_of_rank()
-    shown = np.where(m.quantised > 0, 1.0, _NOT_HIDDEN) * dense + experts
-    passes = np.where(m.host, 3 * (dense + experts), 2 * m.p.of("accumulate") * shown)
-    seconds: Numbers = m.pretrained * passes * m.j.gradient_bytes / m.rates.memory
-    return seconds
 
 
 def _optimizer(m: _Maker) -> Numbers:
