@@ -55,7 +55,7 @@ def _best(row: Row, ways: Sequence[Row], times: Numbers, sizes: Numbers, fits: N
     known = np.where(np.isnan(times), np.inf, times)
     best = int(np.argmin(np.where(fits, known, np.inf)) if fits.any() else np.argmin(sizes))
     way = ways[best]
-    chosen = [f"{name.upper()} {way.cells[name]}" for name in _CHOSEN if name in row.missing and name in way.cells]
+    chosen = [f"{name.upper()} {way.cells[name]}" for name in _CHOSEN if name in row.missing and way.cells.get(name)]
     which = f"the fastest of {len(ways)} that fit" if fits.any() else "what needs the least memory; nothing fits"
     note = f"not stated, taken: {', '.join(chosen)} ({which})" if len(ways) > 1 else f"not stated: {', '.join(chosen)}"
     return replace(way, texts=row.texts, cells=row.cells, missing=row.missing, notes=(*way.notes, note))

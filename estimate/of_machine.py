@@ -269,7 +269,9 @@ class _Figures:
             "gemm_tokens": _over(self.of("gemm_rows"), halving),
             "gemm_width": _over(self.of("gemm_width"), halving),
             "attention_backward": self.of("attention_backward"),
-            "attention_tokens": self.of("attention_tokens"),
+            "attention_tokens": _over(
+                self.of("attention_tokens"), (rate or 0) / A100 if self.machine.accelerator else 1
+            ),
             "attention_channels": self.of("attention_channels"),
             "memory_efficiency": 1.0 if triad else None,
             "traffic": triad / float(np.median(moved)) if triad and moved else None,

@@ -39,7 +39,7 @@ OFFSETS = (
     ("framework", "hardware", "model", "precision"),
 )
 """Jobs that have these in common share a factor: from all of a framework to one model on one GPU."""
-A100 = 312e12  # FLOP/s to which the sizes that halve a matrix product's rate belong
+A100 = 312e12  # FLOP/s to which the sizes that halve the rates of matrix products and attention belong
 NVLS_RANKS = 5
 """Ranks from which NCCL adds up in the switches (stas00/ml-engineering@744d01e, network/README.md: from 5 on H200)."""
 _OF_BIAS = 28
@@ -345,7 +345,7 @@ def offset_of(p: Parameters, case: Case) -> float:
 
 class _Layer(NamedTuple):
     """Seconds of one layer's forward pass of one micro-batch on one GPU. attention_gemm: without up; up: of latent
-    attention; mlp: dense or shared; experts; norm, activation, moving: bound by memory; quantise: to 8 or 4 bits.
+    attention; mlp: dense or shared; experts; norm, activation, moving, ring: bound by memory; quantise: to 8 or 4 bits.
     added: by which products of the backward pass take longer since they add to gradients."""
 
     attention_gemm: Numbers
@@ -356,6 +356,7 @@ class _Layer(NamedTuple):
     norm: Numbers
     activation: Numbers
     moving: Numbers
+    ring: Numbers
     quantise: Numbers
     added: Numbers
     tensor_parallel: Numbers
@@ -369,7 +370,7 @@ class _Layer(NamedTuple):
 
     @property
     def memory_bound(self) -> Numbers:
-        return self.norm + self.activation + self.moving + self.quantise
+        return self.norm + self.activation + self.moving + self.ring + self.quantise
 
 
 class _Maker:
@@ -406,6 +407,7 @@ class _Maker:
         self.call = self.host * self.starts * parameters.of("launch_dense") / CALLS_OF_LAYER
         self.exposed_fsdp = self._exposed(cases, "exposed_fsdp")
         self.adapted = cases.by(attrgetter("framework"), lambda name: spellings()["adapted_rows"].get(name, 2.0))
+        self.weights = self._weights()
         self.sizes = (parameters.of("gemm_tokens"), parameters.of("gemm_width"), parameters.of("gemm_width"))
 
     def _exposed(self, cases: Cases, kind: str) -> Numbers:
@@ -475,7 +477,9 @@ class _Maker:
         channels = np.where(j.mla > 0, latent, j.kv_channels)
         flops = 4 * self.tokens * seen * j.num_attention_heads / self.tp * channels
         cut = np.where(j.cp_a2a > 0, 1.0, self.cp)
-        few, narrow = self.p.of("attention_tokens") * cut / s, self.p.of("attention_channels") / channels
+        # what a kernel does besides its products gets no faster with them
+        few = self.p.of("attention_tokens") * j.peak_bf16_flops / A100 * cut / s
+        narrow = self.p.of("attention_channels") / channels
         small = np.where(self.host, self._on_a_host(narrow), (1 + few) * (1 + narrow))
         seconds: Numbers = flops * small / self.rates.attention
         return seconds
@@ -492,7 +496,7 @@ class _Maker:
         """Return a dense layer and one with experts; the second is the first where no job has experts."""
         j, p, t, h, tp = self.j, self.p, self.tokens, self.j.hidden_size, self.tp
         attention_gemm, up = self.attention_products()
-        attention_weights, mlp_weights, *_ = self.weights()
+        attention_weights, mlp_weights, *_ = self.weights
         wide = np.where(
             j.mla > 0,
             (j.qk_head_dim + j.v_head_dim) * j.num_attention_heads,
@@ -502,7 +506,6 @@ class _Maker:
         mlp = self.matmul(t, gated * j.ffn_hidden_size / tp, h) + self.matmul(t, h, j.ffn_hidden_size / tp)
         per_byte = p.of("traffic") * self.where(j.uncompiled, "traffic_uncompiled") / self.rates.memory
         norm = self.bytes * 10 * h * self.own_tokens * per_byte
-        moving = self.bytes * (4 * wide / tp * t * per_byte + self.in_rings() / self.rates.memory)
         ffn = j.ffn_hidden_size / tp
         quantise = p.of("quantise") * self.quantised / self.rates.memory
         quantise = quantise * self.where(j.fp8_by_rows, "quantise_by_rows")
@@ -515,7 +518,8 @@ class _Maker:
             attention=self.core_attention(),
             norm=norm,
             activation=self.bytes * (gated + 1) * ffn * t * per_byte,
-            moving=moving,
+            moving=self.bytes * 4 * wide / tp * t * per_byte,
+            ring=self.bytes * self.in_rings() / self.rates.memory,
             quantise=quantise * t * (2 * h + wide / tp + ffn) * 3,
             added=self.added(attention_gemm + up + mlp, attention_weights + mlp_weights),
             tensor_parallel=self.tensor_parallel(4.0),
@@ -544,7 +548,7 @@ class _Maker:
         permute = p.of("permute") * self.bytes * 6 * h * routed / self.rates.memory
         bias = _OF_BIAS * j.add_bias_linear * h * routed * per_byte
         t, mlp = self.tokens, np.where(shared > 0, both, 0.0) + router
-        attention_weights, _, shared_weights, own_weights = self.weights()
+        attention_weights, _, shared_weights, own_weights = self.weights
         added = self.added(dense.attention_gemm + dense.up + mlp, attention_weights + shared_weights)
         return dense._replace(
             mlp=mlp,
@@ -642,7 +646,7 @@ class _Maker:
         loss = heads * 7 * self.bytes * rows * self.tokens / self.rates.memory
         return heads * products, loss + self.added(heads * products, (2 - j.tied) * rows * j.hidden_size)
 
-    def weights(self) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+    def _weights(self) -> tuple[Numbers, Numbers, Numbers, Numbers]:
         """Return the elements of one layer's weights on one rank: of attention, of an MLP, of router and shared
         experts, of its own experts."""
         j, h, tp = self.j, self.j.hidden_size, self.tp
@@ -659,7 +663,7 @@ class _Maker:
     def parameters_of_rank(self) -> tuple[Numbers, Numbers]:
         """Return the parameters of one rank, dense and of experts, an even share of the pipeline's."""
         j, pp = self.j, self.j.pipeline_model_parallel_size
-        attention, mlp, shared, own = self.weights()
+        attention, mlp, shared, own = self.weights
         moe_layers = j.num_layers - j.dense_layers + j.mtp_num_layers
         layers = (j.num_layers + j.mtp_num_layers) * attention + j.dense_layers * mlp + moe_layers * shared
         return (layers + (2 - j.tied) * j.vocabulary * j.hidden_size / self.tp) / pp, moe_layers * own / pp
@@ -672,8 +676,8 @@ class _Maker:
         whole = np.where((j.fsdp > 0) & (j.pipeline_model_parallel_size == 1), 0.0, 1.0)
         passes = np.where(self.host, 3.0, 2 * self.p.of("accumulate") * whole)
         moved = passes * weights * j.gradient_bytes / self.rates.memory
-        norm = np.where(self.host, 1.0, _NORM_OF_GRADIENTS)
-        return np.asarray(self.pretrained * ((product**norm + moved**norm) ** (1 / norm) - product), dtype=float)
+        both = (product**_NORM_OF_GRADIENTS + moved**_NORM_OF_GRADIENTS) ** (1 / _NORM_OF_GRADIENTS)
+        return np.asarray(self.pretrained * np.where(self.host, moved, both - product), dtype=float)
 
 
 def _parts(jobs: Jobs, parameters: Parameters, cases: Cases, slower: Numbers | float) -> Parts:
@@ -701,7 +705,7 @@ class _Micro(NamedTuple):
 def _again(j: Jobs, layer: _Layer) -> Numbers:
     """Return the seconds of a layer's forward pass that are computed again (Korthikanti, 5)."""
     full = layer.gemm + layer.attention + layer.memory_bound + layer.tensor_parallel + layer.expert_parallel
-    part = j.again_core_attn * layer.attention + j.again_mlp * (layer.mlp + layer.activation)
+    part = j.again_core_attn * (layer.attention + layer.ring) + j.again_mlp * (layer.mlp + layer.activation)
     part = part + j.again_moe * (layer.experts + layer.expert_parallel + layer.activation)
     part = part + j.again_layernorm * layer.norm / 2 + j.again_moe_act * layer.activation / 2
     part = part + j.again_mla_up_proj * layer.up

@@ -56,3 +56,9 @@ def test_a_row_without_a_gap_is_not_judged() -> None:
         raise AssertionError
 
     assert completed([read_row(LLAMA), read_row({})], judge)[1].refused == "gpu: empty"
+
+
+def test_a_cell_that_no_way_fills_is_not_said_to_be_taken() -> None:
+    (done,) = completed([read_row(LLAMA | {"mbs": "", "recompute": ""})], _slow_pipelines)
+    assert "MBS" in done.notes[-1]
+    assert "RECOMPUTE" not in done.notes[-1]
