@@ -269,8 +269,10 @@ def _in_bf16(case: Case) -> tuple[str, str]:
 @cache
 def _older_attention(case: Case) -> str:
     """Return the parameter by which attention is slower than a GPU's best: of the first FlashAttention on any, of
-    Ampere's kernels on Hopper; empty of none."""
+    Ampere's kernels on Hopper; empty of none, and of products one by one."""
     device = hardware(case.hardware)
+    if named(case.stack, "unfused_attention"):
+        return ""
     if named(case.stack, "attention_of_flash_1"):
         return "attention_of_flash_1"
     old = device is not None and device.architecture == HOPPER and bool(named(case.stack, "attention_of_ampere"))
@@ -345,8 +347,8 @@ def offset_of(p: Parameters, case: Case) -> float:
 
 class _Layer(NamedTuple):
     """Seconds of one layer's forward pass of one micro-batch on one GPU. attention_gemm: without up; up: of latent
-    attention; mlp: dense or shared; experts; norm, activation, moving, ring: bound by memory; quantise: to 8 or 4 bits.
-    added: by which products of the backward pass take longer since they add to gradients."""
+    attention; mlp: dense or shared; experts; norm, activation, moving, scores: bound by memory; quantise: to 8 or 4
+    bits; added: by which products of the backward pass take longer since they add to gradients."""
 
     attention_gemm: Numbers
     up: Numbers
@@ -356,7 +358,7 @@ class _Layer(NamedTuple):
     norm: Numbers
     activation: Numbers
     moving: Numbers
-    ring: Numbers
+    scores: Numbers
     quantise: Numbers
     added: Numbers
     tensor_parallel: Numbers
@@ -370,7 +372,7 @@ class _Layer(NamedTuple):
 
     @property
     def memory_bound(self) -> Numbers:
-        return self.norm + self.activation + self.moving + self.ring + self.quantise
+        return self.norm + self.activation + self.moving + self.scores + self.quantise
 
 
 class _Maker:
@@ -406,6 +408,7 @@ class _Maker:
         # of one call of torch on a CPU, where each counts; GPUs have few outside of layers (step_overhead)
         self.call = self.host * self.starts * parameters.of("launch_dense") / CALLS_OF_LAYER
         self.exposed_fsdp = self._exposed(cases, "exposed_fsdp")
+        self.unfused = cases.by(attrgetter("stack"), lambda name: float(named(name, "unfused_attention")))
         self.adapted = cases.by(attrgetter("framework"), lambda name: spellings()["adapted_rows"].get(name, 2.0))
         self.weights = self._weights()
         self.sizes = (parameters.of("gemm_tokens"), parameters.of("gemm_width"), parameters.of("gemm_width"))
@@ -466,7 +469,8 @@ class _Maker:
         return np.where(j.mla > 0, down, plain), np.where(j.mla > 0, up, 0.0)
 
     def core_attention(self) -> Numbers:
-        """Return the seconds of causal attention: half of 4·t·s·heads·channels, less where layers have a window."""
+        """Return the seconds of causal attention: half of 4·t·s·heads·channels, less where layers have a window, all of
+        it where products multiply whatever the mask drops."""
         j, s = self.j, self.j.seq_length
         s = np.where(j.packed_tokens > 0, np.minimum(j.packed_tokens, s), s)
         window = np.where(j.window_size > 0, np.minimum(j.window_size, s), s)
@@ -475,6 +479,7 @@ class _Maker:
         seen = np.where(j.window_attn_skip_freq > 1, (seen * (every - 1) + s / 2) / every, seen)
         latent = (j.qk_head_dim + j.qk_pos_emb_head_dim + j.v_head_dim) / 2
         channels = np.where(j.mla > 0, latent, j.kv_channels)
+        seen = np.where(self.unfused > 0, s, seen)
         flops = 4 * self.tokens * seen * j.num_attention_heads / self.tp * channels
         cut = np.where(j.cp_a2a > 0, 1.0, self.cp)
         # what a kernel does besides its products gets no faster with them
@@ -519,7 +524,7 @@ class _Maker:
             norm=norm,
             activation=self.bytes * (gated + 1) * ffn * t * per_byte,
             moving=self.bytes * 4 * wide / tp * t * per_byte,
-            ring=self.bytes * self.in_rings() / self.rates.memory,
+            scores=self.bytes * self.scores() / self.rates.memory,
             quantise=quantise * t * (2 * h + wide / tp + ffn) * 3,
             added=self.added(attention_gemm + up + mlp, attention_weights + mlp_weights),
             tensor_parallel=self.tensor_parallel(4.0),
@@ -609,14 +614,17 @@ class _Maker:
         exchanged = self.bytes * heads * self.tokens * (cp - 1) / cp / crossing + 2 * self.p.of("send_latency")
         return np.where(cp > 1, np.where(j.cp_a2a > 0, exchanged, seconds + starts), 0.0)
 
-    def in_rings(self) -> Numbers:
-        """Return the elements that a layer's forward pass moves to add up the steps of ring attention: of each step 14
-        bytes an element, the output read, its product with the scale written and read in fp32, the sum read and
-        written (TransformerEngine's flash_attn_fwd_out_correction). A CPU gathers keys and values."""
+    def scores(self) -> Numbers:
+        """Return the elements that a layer's forward pass moves of attention. To add up the steps of a ring, of each
+        step 14 bytes an element: the output read, its product with the scale written and read in fp32, the sum read and
+        written (TransformerEngine's flash_attn_fwd_out_correction); a CPU gathers keys and values. Where attention is
+        no one kernel, 13 bytes of each query and key: scores and softmax written and read, dropout with its mask, and
+        read again (Korthikanti, 4.1)."""
         j = self.j
         out = j.num_attention_heads * np.where(j.mla > 0, j.v_head_dim, j.kv_channels) / self.tp * self.tokens
         ring = (self.cp > 1) & (j.cp_a2a == 0) & (self.host == 0)
-        elements: Numbers = np.where(ring, self.p.of("ring") * 7 * self.cp * out, 0.0)
+        of_ring = np.where(ring, self.p.of("ring") * 7 * self.cp * out, 0.0)
+        elements: Numbers = of_ring + self.unfused * 6.5 * j.num_attention_heads / self.tp * self.tokens * j.seq_length
         return elements
 
     def expert_parallel(self) -> Numbers:
@@ -705,7 +713,7 @@ class _Micro(NamedTuple):
 def _again(j: Jobs, layer: _Layer) -> Numbers:
     """Return the seconds of a layer's forward pass that are computed again (Korthikanti, 5)."""
     full = layer.gemm + layer.attention + layer.memory_bound + layer.tensor_parallel + layer.expert_parallel
-    part = j.again_core_attn * (layer.attention + layer.ring) + j.again_mlp * (layer.mlp + layer.activation)
+    part = j.again_core_attn * (layer.attention + layer.scores) + j.again_mlp * (layer.mlp + layer.activation)
     part = part + j.again_moe * (layer.experts + layer.expert_parallel + layer.activation)
     part = part + j.again_layernorm * layer.norm / 2 + j.again_moe_act * layer.activation / 2
     part = part + j.again_mla_up_proj * layer.up

@@ -17,7 +17,7 @@ from estimate.fitted import Value, shipped
 from estimate.host import shipped_for
 from estimate.jobs import RECOMPUTED, Jobs, columns_of_hardware, columns_of_shape
 from estimate.predict import predict
-from estimate.step_time import CHUNK, PARTS, _Maker, cases_of, offset_of, step_time
+from estimate.step_time import CHUNK, PARTS, Parts, _Maker, cases_of, offset_of, step_time
 from metrics.shape import shape_of_model
 
 MODELS = ("llama31_8b", "llama31_70b", "qwen3_30b_a3b", "deepseek_v3", "gpt_oss_120b")
@@ -168,6 +168,21 @@ def test_the_first_flash_attention_is_slow_on_any_gpu(gpu: str, least: float) ->
         step_time(one, shipped()).attention / offset_of(shipped(), cases_of(one).distinct[0]) for one in cases
     )
     assert least < first / second < 2.5
+
+
+def test_attention_of_no_one_kernel_multiplies_all_and_moves_its_scores() -> None:
+    """Twice the causal products, and four times as many scores of twice the sequence."""
+    sequences, known = (2048.0, 4096.0), priors(shipped())
+
+    def parts(stack: str) -> list[Parts]:
+        cut: dict[str, Any] = {"gpu": "a100", "stack": stack, "tensor_model_parallel_size": 8.0}
+        return [step_time(job(seq_length=tokens, **cut), known) for tokens in sequences]
+
+    fused, unfused = parts("nobody"), parts("megatron_lm-2022")
+    assert [own.attention / one.attention for own, one in zip(unfused, fused, strict=True)] == pytest.approx([2.0, 2.0])
+    short, long = (float(own.memory_bound[0] - one.memory_bound[0]) for own, one in zip(unfused, fused, strict=True))
+    assert long == pytest.approx(4 * short)
+    assert short > 0.02 * float(unfused[0].total[0])
 
 
 def test_each_micro_batch_adds_its_gradients_to_those_before() -> None:
