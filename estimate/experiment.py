@@ -20,7 +20,6 @@ from estimate.switches import (
     of_torchtitan,
     recompute_modules,
     switches,
-    torchtitan_switches,
 )
 from metrics.shape import shape_of_model
 
@@ -63,7 +62,7 @@ def columns_of(e: Experiment, timed: bool = True) -> dict[str, Column]:
         "recompute_layers": redone.layers,
         **{f"again_{name}": float(name in redone.modules) for name in RECOMPUTED},
         "offloaded_layers": (recipe.stated("cpu_offloading_num_layers") or 0) if recipe and offloads else 0,
-        **({**switches(recipe), **torchtitan_switches(recipe)} if recipe else UNKNOWN),
+        **(switches(recipe) if recipe else UNKNOWN),
         "stack": f"{stack}-{e.framework.release}" if e.framework.release and not e.framework.backend else stack,
     }
 

@@ -18,7 +18,7 @@ from estimate.rows import Column, jobs_of
 from estimate.switches import UNKNOWN
 from metrics.flops import recompute_of
 from metrics.peak import device_of
-from metrics.shape import Facts, facts_of, shape_from
+from metrics.shape import Facts, Shape, facts_of, shape_from
 from metrics.summary import summarise
 from parsers import Run
 from parsers.record import Record
@@ -60,24 +60,19 @@ def columns_of_record(record: Record) -> dict[str, Column]:
     """Return the columns of Jobs of what ran. ValueError: it did not complete, or what is not known of it."""
     if record.provenance not in ("measured", "imported") or record.status != "completed":
         raise ValueError(f"it is {record.provenance} and {record.status}, not measured and completed")
-    facts, device = facts_of(record), device_of(record)
-    known, precision, world = shape_from(facts), precision_of(facts.settings), facts.size("world_size")
-    missing = [*known.missing, *(name for name in _WORK if not facts.size(name))]
-    missing += [] if device else ["the GPU"]
-    missing += [name for name, value in {"precision": precision, "world_size": world}.items() if value is None]
-    if missing or known.shape is None or device is None or precision is None or world is None:
-        raise ValueError(f"not known: {listed([*dict.fromkeys(missing)])}")
+    facts = facts_of(record)
+    shape, device, precision, world = _known(record, facts)
     sizes = {name: facts.size(f"{name}_parallel_size") or 1 for name in _SIZES}
     ranks = sizes["tensor_model"] * sizes["pipeline_model"] * sizes["context"]
     of_node = _ranks_of_node(record, device, world)
     spelled = precision if precision in PEAK_OF else "nvfp4"
     work = {name: facts.size(name) or 1 for name in _WORK}
     tokens = work["micro_batch_size"] * work["seq_length"] / sizes["context"]
-    useful = useful_threads(tokens, known.shape.hidden_size)
+    useful = useful_threads(tokens, shape.hidden_size)
     machine = columns_of_host(of_node, useful) if device.vendor is None else columns_of_hardware(device, spelled)
     fp32 = precision == "fp32"
     return {
-        **columns_of_shape(known.shape),
+        **columns_of_shape(shape),
         **machine,
         **{f"{name}_parallel_size": size for name, size in sizes.items()},
         **work,
@@ -100,6 +95,18 @@ def columns_of_record(record: Record) -> dict[str, Column]:
         "offloaded_layers": 0,
         "stack": "-".join(filter(None, (record.framework, release_of(record)))),
     }
+
+
+def _known(record: Record, facts: Facts) -> tuple[Shape, Hardware, str, int]:
+    """Return shape, device, precision and number of ranks of what ran. ValueError: what of them is not known."""
+    known, device = shape_from(facts), device_of(record)
+    precision, world = precision_of(facts.settings), facts.size("world_size")
+    missing = [*known.missing, *(name for name in _WORK if not facts.size(name))]
+    missing += [] if device else ["the GPU"]
+    missing += [name for name, value in {"precision": precision, "world_size": world}.items() if value is None]
+    if missing or known.shape is None or device is None or precision is None or world is None:
+        raise ValueError(f"not known: {listed([*dict.fromkeys(missing)])}")
+    return known.shape, device, precision, world
 
 
 def _ranks_of_node(record: Record, device: Hardware, world: int) -> int:

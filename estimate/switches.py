@@ -49,6 +49,7 @@ def switches(recipe: Recipe) -> dict[str, float]:
         "cuda_graphs": _graphs(recipe),
         "flex_dispatcher": nan if dispatcher is None else float(dispatcher == "flex" or bool(deep)),
         "overlapped_experts": nan if overlapped is None else float(bool(overlapped)),
+        **_of_torchtitan(recipe),
     }
 
 
@@ -84,10 +85,10 @@ def columns_of_recipe(recipe: Recipe) -> dict[str, float]:
     """Return the columns of Jobs that a table of runs has no column for, by the recipe that a row followed."""
     gradients = recipe.experiment.get("precision.accumulate_allreduce_grads_in_fp32")
     known = {} if gradients is None else {"gradient_bytes": 4.0 if gradients else 2.0}
-    return known | switches(recipe) | kept_in_less(recipe) | torchtitan_switches(recipe)
+    return known | switches(recipe) | kept_in_less(recipe)
 
 
-def torchtitan_switches(recipe: Recipe) -> dict[str, float]:
+def _of_torchtitan(recipe: Recipe) -> dict[str, float]:
     """Return what a recipe of TorchTitan says of torch.compile, asynchronous tensor parallelism and float8's scales."""
     stated = recipe.settings
     if (compiled := stated.get("compile.enable")) is None:
