@@ -39,7 +39,7 @@ PARAMETERS = {
     "gemm_width": 74.0,
     "gemm_backward": 1.03,
     "attention_backward": 2.76,
-    "attention_tokens": 820.0,
+    "attention_half_rate_tokens": 820.0,
     "attention_channels": 17.0,
     "grouped": 1.29,
     "permute": 0.95,

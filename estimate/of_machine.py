@@ -269,9 +269,7 @@ class _Figures:
             "gemm_tokens": _over(self.of("gemm_rows"), halving),
             "gemm_width": _over(self.of("gemm_width"), halving),
             "attention_backward": self.of("attention_backward"),
-            "attention_tokens": _over(
-                self.of("attention_tokens"), (rate or 0) / A100 if self.machine.accelerator else 1
-            ),
+            "attention_half_rate_tokens": _over(self.of("attention_tokens"), self._by_an_a100(rate)),
             "attention_channels": self.of("attention_channels"),
             "memory_efficiency": 1.0 if triad else None,
             "traffic": triad / float(np.median(moved)) if triad and moved else None,
@@ -282,6 +280,10 @@ class _Figures:
             "send_latency": self._send("latency"),
             **({} if self.machine.accelerator else self._of_a_host()),
         }
+
+    def _by_an_a100(self, rate: float | None) -> float | None:
+        """Return by how much faster this GPU multiplies than an A100, to which sizes of GPUs belong; 1 of a CPU."""
+        return (rate / A100 if rate else None) if self.machine.accelerator else 1.0
 
     def _of_a_host(self) -> Terms:
         """Return parameters of a CPU, where gloo and the program that launches leave nothing to compute meanwhile, and

@@ -483,7 +483,7 @@ class _Maker:
         flops = 4 * self.tokens * seen * j.num_attention_heads / self.tp * channels
         cut = np.where(j.cp_a2a > 0, 1.0, self.cp)
         # what a kernel does besides its products gets no faster with them
-        few = self.p.of("attention_tokens") * j.peak_bf16_flops / A100 * cut / s
+        few = self.p.of("attention_half_rate_tokens") * j.peak_bf16_flops / A100 * cut / s
         narrow = self.p.of("attention_channels") / channels
         small = np.where(self.host, self._on_a_host(narrow), (1 + few) * (1 + narrow))
         seconds: Numbers = flops * small / self.rates.attention
@@ -492,7 +492,7 @@ class _Maker:
     def _on_a_host(self, narrow: Numbers) -> Numbers:
         """Return by how much longer attention takes on a CPU than its FLOPs say, as `measure` fits it."""
         queries = self.j.seq_length / self.cp
-        few = self.p.of("attention_tokens") / length_of_host(queries)
+        few = self.p.of("attention_half_rate_tokens") / length_of_host(queries)
         whole = 1 + np.minimum(KEYS_OF_HOST, queries) / self.j.seq_length
         seconds: Numbers = whole * (1 + few + narrow)
         return seconds
