@@ -17,10 +17,8 @@ from estimate.fit import problem_of, solved, with_values
 from estimate.fitted import FEW, FEW_OF_NEW, Error, Kind, Parameters, Value
 from estimate.jobs import Jobs, Numbers
 from estimate.predict import HOST, predict
-from estimate.step_time import OFFSETS, cases_of
+from estimate.step_time import OFFSETS, OWN, cases_of
 
-OWN = (("stack", "hardware", "kind"), ("framework", "hardware", "model", "precision"))
-"""Offsets that one run refines: what all of its software share stays."""
 REFINED = ((3, ("gemm_efficiency.",)), (6, ("exposed_",)))
 """How many runs it takes, and how the names of the parameters begin that they refine."""
 ENOUGH = REFINED[-1][0]

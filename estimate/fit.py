@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from estimate.fitted import Parameters, Value
 from estimate.jobs import Jobs, Numbers
-from estimate.step_time import OFFSETS, Case, cases_of, step_time, vendor_of
+from estimate.step_time import OFFSETS, OWN, Case, cases_of, step_time, vendor_of
 
 SCATTER = {"dense": 0.05, "moe": 0.09, "lora": 0.05}
 """Standard deviation of the logarithm of a measured time that the model cannot explain, by kind of work: that of
@@ -33,7 +33,8 @@ _SETTLED = 1e-5  # share of the loss by which a step with fresh derivatives stil
 @dataclass(frozen=True, slots=True)
 class Problem:
     """A fit: names of physical parameters with their kind, prior, deviation and bound; for each row and kind
-    the parameter that it uses; the offsets, with the rows (n, q) that have them."""
+    the parameter that it uses; the offsets, with the rows (n, q) that have them, and which (q) are of the whole
+    step."""
 
     names: tuple[str, ...]
     prior: Numbers
@@ -43,6 +44,11 @@ class Problem:
     offsets: tuple[tuple[str, ...], ...]
     offset_sd: tuple[Numbers, ...]
     design: Numbers
+    whole: NDArray[np.bool_]
+
+    def factors(self, x: Numbers) -> tuple[Numbers, Numbers]:
+        """Return by which factors offsets at x slow what is computed, and the whole step, of each row."""
+        return np.exp(self.design @ np.where(self.whole, 0.0, x)), np.exp(self.design @ np.where(self.whole, x, 0.0))
 
 
 def weights(groups: Sequence[object]) -> Numbers:
@@ -80,9 +86,10 @@ def solved(
     back stays at it for a step."""
     count, cases = len(problem.names), cases_of(jobs)
 
-    def predicted(x: Numbers, of_offsets: float = 0.0) -> Numbers:
-        slower = np.exp(problem.design @ x[count:] + of_offsets)
-        return np.asarray(np.log(step_time(jobs, at(known, problem, x[:count]), cases, slower).total), dtype=float)
+    def predicted(x: Numbers, log_slower: float = 0.0) -> Numbers:
+        slower, whole = problem.factors(x[count:])
+        parts = step_time(jobs, at(known, problem, x[:count]), cases, slower * np.exp(log_slower), whole)
+        return np.asarray(np.log(parts.total), dtype=float)
 
     def steep(error: Numbers) -> Numbers:
         return np.asarray((weight * _soft_slope(error))[:, None] * columns)
@@ -94,8 +101,9 @@ def solved(
     error, age, columns = weight * (own - target), 0, np.zeros((0, 0))
     for _ in range(_MOST_STEPS):
         if age == 0:
-            share = (predicted(x, _STEP) - own) / _STEP
-            columns = np.hstack([_slopes(problem, x, own, predicted), problem.design * share[:, None]])
+            computed = (predicted(x, _STEP) - own) / _STEP
+            of_offsets = problem.design * np.where(problem.whole, 1.0, computed[:, None])
+            columns = np.hstack([_slopes(problem, x, own, predicted), of_offsets])
         there = _stepped(x, steep(error), _soft(error), most)
         found = _lower(x, there, _loss(error, x), lambda at_x: weight * (predicted(at_x) - target))
         before, fresh = _loss(error, x), age == 0
@@ -192,7 +200,7 @@ def problem_of(jobs: Jobs, known: Parameters, free: Callable[[str], bool] = lamb
         if kind == "gemm_efficiency":
             used = np.where(cases.spread([case.precision == "bf16" for case in cases.distinct]) > 0, -1, used)
         together.append((tuple(sorted({*used.tolist()} - {-1})), np.broadcast_to(used, jobs.count)))
-    offsets, sds, design = _offsets(known, cases.distinct, free)
+    offsets, sds, design, whole = _offsets(known, cases.distinct, free)
     kinds = [known.kinds[name.partition(".")[0]] for name in names]
     return Problem(
         tuple(names),
@@ -203,30 +211,36 @@ def problem_of(jobs: Jobs, known: Parameters, free: Callable[[str], bool] = lamb
         offsets,
         sds,
         design[index],
+        whole,
     )
 
 
 def _offsets(
     known: Parameters, cases: Sequence[Case], free: Callable[[str], bool]
-) -> tuple[tuple[tuple[str, ...], ...], tuple[Numbers, ...], Numbers]:
-    """Return offsets, those of the same cases together, their deviations, and the design (cases, groups): no measured
-    time separates what always comes together, so one unknown stands for it, and is shared out by their variances."""
+) -> tuple[tuple[tuple[str, ...], ...], tuple[Numbers, ...], Numbers, NDArray[np.bool_]]:
+    """Return offsets, those of the same cases together, their deviations, the design (cases, groups), and which groups
+    are of the whole step: no measured time separates what always comes together, so one unknown stands for it, and is
+    shared out by their variances."""
     sds = {",".join(level): known.kinds[f"offset.{','.join(level)}"].sd for level in OFFSETS}
+    own = {",".join(level) for level in OWN}
     members: dict[str, list[int]] = {}
     for i, case in enumerate(cases):
         for name in filter(free, case.offsets):
             members.setdefault(name, []).append(i)
-    groups: dict[tuple[int, ...], list[str]] = {}
+    groups: dict[tuple[bool, tuple[int, ...]], list[str]] = {}
     for name in sorted(members):
-        groups.setdefault(tuple(members[name]), []).append(name)
-    deviations = [
-        np.array([sds[",".join(part.partition(":")[0] for part in name.split(","))] for name in names])
-        for names in groups.values()
-    ]
+        groups.setdefault((_level(name) in own, tuple(members[name])), []).append(name)
+    deviations = [np.array([sds[_level(name)] for name in names]) for names in groups.values()]
     design = np.zeros((len(cases), len(groups)))
-    for column, (rows, sd) in enumerate(zip(groups, deviations, strict=True)):
+    for column, ((_, rows), sd) in enumerate(zip(groups, deviations, strict=True)):
         design[list(rows), column] = np.sqrt((sd * sd).sum())
-    return tuple(tuple(names) for names in groups.values()), tuple(deviations), design
+    whole = np.array([of_all for of_all, _ in groups], dtype=bool)
+    return tuple(tuple(names) for names in groups.values()), tuple(deviations), design, whole
+
+
+def _level(name: str) -> str:
+    """Return what an offset's jobs have in common."""
+    return ",".join(part.partition(":")[0] for part in name.split(","))
 
 
 def _prior(known: Parameters, name: str) -> float:

@@ -268,7 +268,9 @@ def _attention(jobs: Jobs) -> Numbers:
     down = (a + q) * (jobs.q_lora_rank + jobs.kv_lora_rank) + a * jobs.qk_pos_emb_head_dim
     latent = up + heads * (a + again) * values + down * tp / s
     grouped = np.where(_plain(jobs), _plain_attention(jobs), grouped)
-    kept: Numbers = (np.where(jobs.mla > 0, latent, grouped) + FP32 * heads) / tp
+    # softmax, dropout and its mask of each query and key (Korthikanti, 4.1), where attention is no one kernel
+    scores = 5 * heads * jobs.seq_length * named(jobs.stack, "unfused_attention") * (1 - jobs.again_core_attn)
+    kept: Numbers = (np.where(jobs.mla > 0, latent, grouped) + FP32 * heads + scores) / tp
     return kept
 
 

@@ -6,7 +6,7 @@ attention) and Lepikhin 2020 (arXiv:2006.16668: experts); what is fitted, and to
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, fields
 from functools import cache
 from itertools import pairwise
@@ -39,6 +39,11 @@ OFFSETS = (
     ("framework", "hardware", "model", "precision"),
 )
 """Jobs that have these in common share a factor: from all of a framework to one model on one GPU."""
+OWN = (("stack", "hardware", "kind"), ("framework", "hardware", "model", "precision"))
+"""Offsets of one machine and its network, which one own run refines; the others are of what software computes, and what
+it sends to other stages, replicas and experts takes as long in slow software."""
+SHARED = tuple(level for level in OFFSETS if level not in OWN)
+_Factors = tuple[Numbers | float, Numbers | float]
 A100 = 312e12  # FLOP/s to which the sizes that halve the rates of matrix products and attention belong
 NVLS_RANKS = 5
 """Ranks from which NCCL adds up in the switches (stas00/ml-engineering@744d01e, network/README.md: from 5 on H200)."""
@@ -52,9 +57,9 @@ _NORM = 4  # of launching and computing side by side, of which the slower counts
 _NORM_OF_EXPERTS = 2  # a host that waits for how many tokens each expert got is not ahead of its GPU
 _NORM_OF_HOST = 1  # a CPU that launches does not compute meanwhile
 _NORM_OF_GRADIENTS = 1.5
-"""Of computing a weight's gradient and moving what it is added to, side by side: on a B200 products of 2,048, 4,096 and
-16,384 rows that add to gradients in fp32 take 15, 4 and 0 % longer than others, where the bytes alone take 34, 17 and
-4 % (MooreThreads/SimuMax@4dcaae5 configs/system/b200_bf16_ceperm.json), and by this norm 13, 5 and 1 %."""
+"""Of computing a weight's gradient and moving what it is added to, side by side: on a B200 products of 2,048, 4,096,
+8,192 and 16,384 rows that add to gradients in fp32 take 15, 8, 9 and 0 % longer than others in the mean
+(MooreThreads/SimuMax@4dcaae5 configs/system/b200_bf16_ceperm.json), and by this norm 16, 6, 2 and 1 %."""
 _GATHERED_AGAIN = 0.5
 """Share of a layer's collectives of one pass that its backward pass makes besides: inputs gathered once more for the
 weights' gradients (Korthikanti, 4.2.2), which GPUs do meanwhile and a CPU does not."""
@@ -227,18 +232,25 @@ def _digits(key: int, names: tuple[list[Any], ...]) -> list[Any]:
     return found[::-1]
 
 
-def step_time(jobs: Jobs, parameters: Parameters, cases: Cases | None = None, slower: Numbers | float = 1.0) -> Parts:
+def step_time(
+    jobs: Jobs,
+    parameters: Parameters,
+    cases: Cases | None = None,
+    slower: Numbers | float = 1.0,
+    whole: Numbers | float = 1.0,
+) -> Parts:
     """Return the parts of a step of each job, in seconds; nan where a data sheet lacks a rate that it needs. cases: of
-    the jobs, where many steps are worked out of the same ones. slower: factors besides the offsets of `parameters`, of
-    all jobs or shape (n,)."""
-    count = jobs.count
+    the jobs, where many steps are worked out of the same ones. slower, whole: factors
+    besides the offsets of `parameters`, on what is computed and on all (OWN), of all jobs or shape (n,)."""
+    count, known = jobs.count, cases or cases_of(jobs)
     if count <= CHUNK:
-        chunks = [_parts(jobs, parameters, cases or cases_of(jobs), slower)]
+        chunks = [_parts(jobs, parameters, known, (slower, whole))]
     else:
-        cuts = [*range(0, count, CHUNK), count]
-        known, each_slower = cases or cases_of(jobs), np.broadcast_to(slower, count)
+        cuts, factors = [*range(0, count, CHUNK), count], [np.broadcast_to(each, count) for each in (slower, whole)]
         some = (slice(*ends) for ends in pairwise(cuts))
-        chunks = [_parts(jobs.take(each), parameters, known.take(each), each_slower[each]) for each in some]
+        chunks = [
+            _parts(jobs.take(each), parameters, known.take(each), (factors[0][each], factors[1][each])) for each in some
+        ]
     sizes = [min(CHUNK, count - start) for start in range(0, count, CHUNK)]
     return Parts(
         *(
@@ -259,6 +271,7 @@ def nominal_power_w(name: str) -> float:
 
 _HARDWARE, _MACHINE, _SOFTWARE = attrgetter("hardware"), attrgetter("hardware", "precision"), attrgetter("software")
 _PRECISION, _TRAINED = attrgetter("precision"), attrgetter("trained")
+_STACK, _FRAMEWORK = attrgetter("stack"), attrgetter("framework")
 
 
 def _in_bf16(case: Case) -> tuple[str, str]:
@@ -269,7 +282,7 @@ def _in_bf16(case: Case) -> tuple[str, str]:
 @cache
 def _older_attention(case: Case) -> str:
     """Return the parameter by which attention is slower than a GPU's best: of the first FlashAttention on any, of
-    Ampere's kernels on Hopper; empty of none, and of products one by one."""
+    Ampere's kernels on Hopper; empty where neither is true, or attention is no one kernel (unfused_attention)."""
     device = hardware(case.hardware)
     if named(case.stack, "unfused_attention"):
         return ""
@@ -336,11 +349,11 @@ def per_gpu(p: Parameters, kind: str, name: str) -> float:
     return p.of(f"{kind}_vendor", vendor_of(name)) * p.of(kind, name)
 
 
-def offset_of(p: Parameters, case: Case) -> float:
-    """Return the product of a case's offsets; 1 of what no fitted job had."""
+def offset_of(p: Parameters, case: Case, levels: Collection[tuple[str, ...]] = OFFSETS) -> float:
+    """Return the product of a case's offsets at `levels`; 1 of what no fitted job had."""
     product = 1.0
-    for name in case.offsets if p.offsets else ():
-        if (found := p.offsets.get(name)) is not None:
+    for level, name in zip(OFFSETS, case.offsets, strict=False) if p.offsets else ():
+        if level in levels and (found := p.offsets.get(name)) is not None:
             product *= found.value
     return product
 
@@ -378,10 +391,11 @@ class _Layer(NamedTuple):
 class _Maker:
     """Computes the layers of jobs; holds what all terms need."""
 
-    def __init__(self, jobs: Jobs, parameters: Parameters, cases: Cases, slower: Numbers | float = 1.0) -> None:
+    def __init__(self, jobs: Jobs, parameters: Parameters, cases: Cases, factors: _Factors = (1.0, 1.0)) -> None:
         self.j, self.p = jobs, parameters
         self.rates = _rates(jobs, parameters, cases)
-        self.slower = slower * cases.spread([offset_of(parameters, case) for case in cases.distinct])
+        shared = factors[0] * cases.spread([offset_of(parameters, case, SHARED) for case in cases.distinct])
+        self.slower = shared * factors[1] * cases.spread([offset_of(parameters, case, OWN) for case in cases.distinct])
         self.tp, self.cp, self.ep = (
             jobs.tensor_model_parallel_size,
             jobs.context_parallel_size,
@@ -397,7 +411,7 @@ class _Maker:
         self.pretrained = cases.by(_TRAINED, lambda name: float(name != "lora"))
         self.host = cases.by(_HARDWARE, lambda name: float(name == "cpu"))
         # what leaves for other stages, replicas and experts is as fast in slow software: its factor is taken out of it
-        self.sent = np.where(self.host, 1.0, 1 / self.slower)
+        self.sent = np.where(self.host, 1.0, 1 / shared)
         self.norm = np.where(self.host, _NORM_OF_HOST, _NORM)
         self.norm_of_experts = np.where((self.host + jobs.padded_experts) > 0, self.norm, _NORM_OF_EXPERTS)
         self.exposed_tensor = self._exposed(cases, "exposed_tensor")
@@ -408,8 +422,8 @@ class _Maker:
         # of one call of torch on a CPU, where each counts; GPUs have few outside of layers (step_overhead)
         self.call = self.host * self.starts * parameters.of("launch_dense") / CALLS_OF_LAYER
         self.exposed_fsdp = self._exposed(cases, "exposed_fsdp")
-        self.unfused = cases.by(attrgetter("stack"), lambda name: float(named(name, "unfused_attention")))
-        self.adapted = cases.by(attrgetter("framework"), lambda name: spellings()["adapted_rows"].get(name, 2.0))
+        self.unfused = cases.by(_STACK, lambda name: float(named(name, "unfused_attention")))
+        self.adapted = cases.by(_FRAMEWORK, lambda name: spellings()["adapted_rows"].get(name, 2.0))
         self.weights = self._weights()
         self.sizes = (parameters.of("gemm_tokens"), parameters.of("gemm_width"), parameters.of("gemm_width"))
 
@@ -482,8 +496,8 @@ class _Maker:
         seen = np.where(self.unfused > 0, s, seen)
         flops = 4 * self.tokens * seen * j.num_attention_heads / self.tp * channels
         cut = np.where(j.cp_a2a > 0, 1.0, self.cp)
-        # what a kernel does besides its products gets no faster with them
-        few = self.p.of("attention_half_rate_tokens") * j.peak_bf16_flops / A100 * cut / s
+        # what a kernel does besides its products gets no faster with them, and is not more where they are twice as many
+        few = self.p.of("attention_half_rate_tokens") * j.peak_bf16_flops / A100 * cut / s / (1 + self.unfused)
         narrow = self.p.of("attention_channels") / channels
         small = np.where(self.host, self._on_a_host(narrow), (1 + few) * (1 + narrow))
         seconds: Numbers = flops * small / self.rates.attention
@@ -544,8 +558,8 @@ class _Maker:
         own = np.maximum(j.num_experts / self.ep, 1)
         width, shared = j.moe_ffn_hidden_size / cut, j.moe_shared_expert_intermediate_size / tp
         each = routed / own
-        rows = each + np.where(self.host, 0.0, p.of("grouped_rows") * np.sqrt(j.peak_flops / A100))
         several = np.where(self.host, 1.0, 1 - 1 / own)  # on a GPU the product of one expert alone is one as any other
+        rows = each + np.where(self.host, 0.0, p.of("grouped_rows") * several * np.sqrt(j.peak_flops / A100))
         grouped = 1 + (p.of("grouped") - 1) * several
         experts = grouped * own * (self.matmul(rows, gated * width, h) + self.matmul(rows, h, width))
         both = self.matmul(self.tokens, gated * np.maximum(shared, 1), h) + self.matmul(self.tokens, h, shared)
@@ -615,11 +629,11 @@ class _Maker:
         return np.where(cp > 1, np.where(j.cp_a2a > 0, exchanged, seconds + starts), 0.0)
 
     def scores(self) -> Numbers:
-        """Return the elements that a layer's forward pass moves of attention. To add up the steps of a ring, of each
-        step 14 bytes an element: the output read, its product with the scale written and read in fp32, the sum read and
-        written (TransformerEngine's flash_attn_fwd_out_correction); a CPU gathers keys and values. Where attention is
-        no one kernel, 13 bytes of each query and key: scores and softmax written and read, dropout with its mask, and
-        read again (Korthikanti, 4.1)."""
+        """Return the elements that a layer's forward pass moves of attention, besides its products. To add up the steps
+        of a ring, of each step 14 bytes an element: the output read, its product with the scale written and read in
+        fp32, the sum read and written (TransformerEngine's flash_attn_fwd_out_correction); a CPU gathers keys and
+        values. Where attention is no one kernel, 13 bytes of each query and key: scores and softmax written and read,
+        dropout with its mask, and read again (Korthikanti, 4.1)."""
         j = self.j
         out = j.num_attention_heads * np.where(j.mla > 0, j.v_head_dim, j.kv_channels) / self.tp * self.tokens
         ring = (self.cp > 1) & (j.cp_a2a == 0) & (self.host == 0)
@@ -646,13 +660,13 @@ class _Maker:
         return np.where(ep > 1, 2 * exposed * self.sent * (seconds + p.of("collective_latency") * 2), 0.0)
 
     def head(self) -> tuple[Numbers, Numbers]:
-        """Return the seconds of the output layer's products, forward, and of the loss, both ways, of a micro-batch,
-        with those of its gradients and the embedding's."""
+        """Return the seconds of the output layer's products, forward, and of the loss, both ways, of a micro-batch; the
+        second with what adding to the output matrix' gradients takes."""
         j, rows = self.j, self.j.vocabulary / self.tp
         heads = 1 + j.mtp_num_layers
         products = self.product(self.tokens, rows, j.hidden_size, self.rates.matrix_bf16, j.peak_bf16_flops)
         loss = heads * 7 * self.bytes * rows * self.tokens / self.rates.memory
-        return heads * products, loss + self.added(heads * products, (2 - j.tied) * rows * j.hidden_size)
+        return heads * products, loss + self.added(heads * products, rows * j.hidden_size)
 
     def _weights(self) -> tuple[Numbers, Numbers, Numbers, Numbers]:
         """Return the elements of one layer's weights on one rank: of attention, of an MLP, of router and shared
@@ -688,9 +702,9 @@ class _Maker:
         return np.asarray(self.pretrained * np.where(self.host, moved, both - product), dtype=float)
 
 
-def _parts(jobs: Jobs, parameters: Parameters, cases: Cases, slower: Numbers | float) -> Parts:
+def _parts(jobs: Jobs, parameters: Parameters, cases: Cases, factors: _Factors) -> Parts:
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        return _assembled(_Maker(jobs, parameters, cases, slower))
+        return _assembled(_Maker(jobs, parameters, cases, factors))
 
 
 class _Micro(NamedTuple):
@@ -783,6 +797,9 @@ def _assembled(m: _Maker) -> Parts:
     overhead = overhead + micro_batches * p.of("micro_overhead")
     ends = m.call * (_CALLS_OF_EMBEDDING + _CALLS_OF_HEAD)
     stage = _Micro(*(part / pp for part in layers))
+    # of the embedding's gradients, which no product makes and tied matrices have once
+    embedding = m.added(np.zeros(()), (1 - j.tied) * j.vocabulary * j.hidden_size / m.tp) / pp
+    stage = stage._replace(memory_bound=stage.memory_bound + embedding)
     mean, longest = _pipeline(j, stage.total, layers.total, products + loss + m.call * _CALLS_OF_HEAD)
     bubble = p.of("bubble") * (pp - 1) / j.virtual_pipeline_model_parallel_size * mean
     bubble = bubble + micro_batches * (longest - mean)

@@ -53,6 +53,19 @@ def widths(known: Parameters) -> float:
     return float(np.log(said.high_95_s[0] / said.low_95_s[0]))
 
 
+@pytest.mark.parametrize("share", [0.85, 1.15])
+@pytest.mark.parametrize("columns", [{"fsdp": 1.0}, {"expert_model_parallel_size": 32.0}])
+def test_a_run_that_waits_for_the_network_teaches_as_much_as_any(columns: dict[str, float], share: float) -> None:
+    """Its exchange takes most of it, which is as fast in slow software, but not on a slow machine."""
+    model = "llama31_8b" if "fsdp" in columns else "qwen3_30b_a3b"
+    one = job(model, stack="own-1.0", nic_bandwidth=12.5e9, overlapped_experts=0.0, **columns)
+    parts = step_time(one, shipped())
+    assert parts.data_parallel + parts.expert_parallel > 0.4 * parts.total
+    before = predict(one).step_time_s
+    learned = calibrate(shipped(), one, share * before).parameters
+    assert predict(one, learned).step_time_s / before == pytest.approx([share], rel=0.05)
+
+
 @pytest.mark.parametrize("faster", [0.85, 1.15])
 def test_more_runs_find_what_the_machine_is_and_say_it_with_less_doubt(faster: float) -> None:
     true, jobs = machine(faster), runs()

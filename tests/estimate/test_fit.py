@@ -180,8 +180,9 @@ def test_a_fit_ends_where_no_step_of_one_parameter_lessens_its_loss() -> None:
     count = len(problem.names)
 
     def loss(x: Numbers) -> float:
-        slower = np.exp(problem.design @ x[count:])
-        error = weight * (np.log(step_time(runs.jobs, at(known, problem, x[:count]), slower=slower).total) - target)
+        slower, whole = problem.factors(x[count:])
+        parts = step_time(runs.jobs, at(known, problem, x[:count]), None, slower, whole)
+        error = weight * (np.log(parts.total) - target)
         return float(np.sum(np.sqrt(1 + error * error) - 1) + x @ x / 2)
 
     most = np.log(problem.most / problem.prior) / problem.sd
