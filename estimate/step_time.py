@@ -57,8 +57,8 @@ _NORM = 4  # of launching and computing side by side, of which the slower counts
 _NORM_OF_EXPERTS = 2  # a host that waits for how many tokens each expert got is not ahead of its GPU
 _NORM_OF_HOST = 1  # a CPU that launches does not compute meanwhile
 _NORM_OF_GRADIENTS = 1.5
-"""Of computing a weight's gradient and moving what it is added to, side by side: on a B200 products of 2,048, 4,096,
-8,192 and 16,384 rows that add to gradients in fp32 take 15, 8, 9 and 0 % longer than others in the mean
+"""Norm of computing a weight's gradient beside moving what it is added to: on a B200 products of 2,048, 4,096, 8,192
+and 16,384 rows that add to gradients in fp32 take 15, 8, 9 and 0 % longer than others in the mean
 (MooreThreads/SimuMax@4dcaae5 configs/system/b200_bf16_ceperm.json), and by this norm 16, 6, 2 and 1 %."""
 _GATHERED_AGAIN = 0.5
 """Share of a layer's collectives of one pass that its backward pass makes besides: inputs gathered once more for the
