@@ -428,6 +428,7 @@ def test_trainings_say_what_kernels_and_links_do_not_and_predict_others() -> Non
     for one in known.trainings:  # tensor parallelism's alone has enough collectives to say what they wait
         off = 0.2 if any("tensor" in word for word in one.run) else 0.05
         assert one.left_out_s == pytest.approx(one.step_time_s, rel=off)
+    off_alone, off_known = list[float](), list[float]()
     for words in UNSEEN:
         e = load_experiment("platform=cpu", *words)
         expected, found = training(words).training.step_time_s, estimate(e, machine=known)
@@ -435,12 +436,14 @@ def test_trainings_say_what_kernels_and_links_do_not_and_predict_others() -> Non
         value = found.figures["step_time_mean_s"].value
         assert value == pytest.approx(expected, rel=0.08)
         assert alone is not None and value is not None
-        assert abs(alone / expected - 1) > abs(value / expected - 1)
+        off_alone.append(abs(alone / expected - 1))
+        off_known.append(abs(value / expected - 1))
         interval = found.figures["step_time_mean_s"].interval
         assert interval is not None
         assert interval[0] < expected < interval[1] < 1.5 * expected
         assert not found.time.notes[0]
         assert found.accuracy.startswith(f"95 % by the errors of {len(every)} trainings on host, each predicted")
+    assert max(off_alone) > 2 * max(off_known)  # of one layout kernels alone may be right by chance
 
 
 @pytest.mark.parametrize("where", [("platform=nvidia", "hardware=h100"), ("platform=amd", "hardware=mi300x")])
