@@ -424,6 +424,7 @@ class _Maker:
         self.exposed_fsdp = self._exposed(cases, "exposed_fsdp")
         self.unfused = cases.by(_STACK, lambda name: float(named(name, "unfused_attention")))
         self.adapted = cases.by(_FRAMEWORK, lambda name: spellings()["adapted_rows"].get(name, 2.0))
+        self.moe_layers = jobs.num_layers - jobs.dense_layers + jobs.mtp_num_layers
         self.weights = self._weights()
         self.sizes = (parameters.of("gemm_tokens"), parameters.of("gemm_width"), parameters.of("gemm_width"))
 
@@ -686,9 +687,8 @@ class _Maker:
         """Return the parameters of one rank, dense and of experts, an even share of the pipeline's."""
         j, pp = self.j, self.j.pipeline_model_parallel_size
         attention, mlp, shared, own = self.weights
-        moe_layers = j.num_layers - j.dense_layers + j.mtp_num_layers
-        layers = (j.num_layers + j.mtp_num_layers) * attention + j.dense_layers * mlp + moe_layers * shared
-        return (layers + (2 - j.tied) * j.vocabulary * j.hidden_size / self.tp) / pp, moe_layers * own / pp
+        layers = (j.num_layers + j.mtp_num_layers) * attention + j.dense_layers * mlp + self.moe_layers * shared
+        return (layers + (2 - j.tied) * j.vocabulary * j.hidden_size / self.tp) / pp, self.moe_layers * own / pp
 
     def added(self, product: Numbers, weights: Numbers) -> Numbers:
         """Return the seconds by which a micro-batch takes longer since it adds the gradients of so many weights to
@@ -785,12 +785,11 @@ def _assembled(m: _Maker) -> Parts:
     pp, micro_batches = j.pipeline_model_parallel_size, j.num_micro_batches
     dense, experts = m.layers()
     of_dense = _of_layer(m, dense, m.norm)
-    moe_layers = j.num_layers - j.dense_layers + j.mtp_num_layers
     if dense is experts:
         layers = _Micro(*(j.num_layers * part for part in of_dense))
     else:
         of_experts = _of_layer(m, experts, m.norm_of_experts)
-        layers = _Micro(*(j.dense_layers * a + moe_layers * b for a, b in zip(of_dense, of_experts, strict=True)))
+        layers = _Micro(*(j.dense_layers * a + m.moe_layers * b for a, b in zip(of_dense, of_experts, strict=True)))
     products, loss = m.head()
     products = products * (2 + m.pretrained)
     overhead = p.of("step_overhead") * m.where(1 - m.pretrained, "step_overhead_lora")
