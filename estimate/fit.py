@@ -34,7 +34,7 @@ _SETTLED = 1e-5  # share of the loss by which a step with fresh derivatives stil
 class Problem:
     """A fit: names of physical parameters with their kind, prior, deviation and bound; for each row and kind
     the parameter that it uses; the offsets, with the rows (n, q) that have them, and which (q) are of the whole
-    step."""
+    step. measured: the GEMM efficiencies of the precisions that its jobs are in."""
 
     names: tuple[str, ...]
     prior: Numbers
@@ -45,6 +45,7 @@ class Problem:
     offset_sd: tuple[Numbers, ...]
     design: Numbers
     whole: NDArray[np.bool_]
+    measured: tuple[str, ...]
 
     def factors(self, x: Numbers) -> tuple[Numbers, Numbers]:
         """Return by which factors offsets at x slow what is computed, and the whole step, of each row."""
@@ -202,6 +203,7 @@ def problem_of(jobs: Jobs, known: Parameters, free: Callable[[str], bool] = lamb
         together.append((tuple(sorted({*used.tolist()} - {-1})), np.broadcast_to(used, jobs.count)))
     offsets, sds, design, whole = _offsets(known, cases.distinct, free)
     kinds = [known.kinds[name.partition(".")[0]] for name in names]
+    products = sorted({lookup["gemm_efficiency"] for lookup in lookups})
     return Problem(
         tuple(names),
         np.array([_prior(known, name) for name in names]),
@@ -212,6 +214,7 @@ def problem_of(jobs: Jobs, known: Parameters, free: Callable[[str], bool] = lamb
         sds,
         design[index],
         whole,
+        tuple(products),
     )
 
 
@@ -287,10 +290,8 @@ def with_values(known: Parameters, problem: Problem, x: Numbers, jacobian: Numbe
             before = known.offsets[name].value if name in known.offsets else 1.0
             factor = np.exp(value * sd * sd / np.sqrt((sds * sds).sum()))
             offsets[name] = Value(_short(before * factor), float(sd))
-    measured = tuple(sorted(name for name in problem.names if name.startswith("gemm_efficiency.")))
-    return msgspec.structs.replace(
-        known, values=values, offsets={**known.offsets, **offsets}, measured=tuple(sorted({*known.measured, *measured}))
-    )
+    measured = tuple(sorted({*known.measured, *problem.measured}))
+    return msgspec.structs.replace(known, values=values, offsets={**known.offsets, **offsets}, measured=measured)
 
 
 def _short(value: float) -> float:

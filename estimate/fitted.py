@@ -10,13 +10,16 @@ from pathlib import Path
 
 import msgspec
 
-from conf.errors import ConfigError, Problem, blamed, listed
+from conf.errors import ConfigError, Problem, listed, made_by
 from conf.vocabulary import read_yaml
 
 SHIPPED = Path(__file__).with_name("parameters.yaml")
 FEW, FEW_OF_NEW = "few_own_runs", "few_own_runs_of_a_new_framework"
 """Calibrated on few runs: among what widens an interval, measured by `benchmarks/estimate.py anchors`; more where
 nothing else was known of the framework."""
+
+UNSTATED = "_unknown"
+"""The end of the names of shares of jobs that have something where nobody states it: none may have it."""
 
 
 class Kind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -58,8 +61,8 @@ class Wider(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     """All parameters. values: by KIND or KIND.PART.PART. offsets: factors on a step by what the job has in common with
     measured ones (OFFSETS of estimate/step_time.py). errors: by the distance of jobs from measured ones and their class
-    (estimate/predict.py). measured: the GEMM efficiencies that measured jobs use. wider: by WIDER of predict.py and FEW
-    of calibrate.py. reach: the largest of some columns of the measured jobs. source: what they were fitted to."""
+    (estimate/predict.py). measured: GEMM efficiencies in the precisions of measured jobs. wider: by WIDER of predict.py
+    and FEW of calibrate.py. reach: the largest of some columns of the measured jobs. source: of which runs."""
 
     source: str
     kinds: Mapping[str, Kind]
@@ -84,7 +87,7 @@ def read(path: Path) -> Parameters:
     """Return the parameters of a file. ConfigError: it cannot be used."""
     if not path.is_file():
         raise ConfigError(Problem(str(path), "no such file", hint="`estimate calibrate` and `estimate fit` write one"))
-    with blamed(str(path), "cannot be used as parameters"):
+    with made_by("estimate calibrate", path):
         known = msgspec.convert(read_yaml(path), Parameters, strict=False)
     if missing := [] if path == SHIPPED else sorted({*shipped().kinds} - {*known.kinds}):
         what = "cannot be used as parameters: it lacks kinds of parameters that this version has"
@@ -94,13 +97,16 @@ def read(path: Path) -> Parameters:
         what = "cannot be used as parameters: it does not say how wrong they are (of another version?)"
         raise ConfigError(Problem(str(path), what, hint="write it again by `estimate calibrate` or `estimate fit`"))
     values = {**known.values, **known.offsets}
-    if wrong := {name: one.value for name, one in values.items() if not 0 < one.value < inf or not 0 <= one.sd < inf}:
-        what, found = (
-            "has values that no measurement gives",
-            listed([f"{name} {value}" for name, value in wrong.items()]),
-        )
-        raise ConfigError(Problem(str(path), what, found, "above 0, with a deviation of 0 or more"))
+    if wrong := [f"{name} {one.value}" for name, one in values.items() if not _possible(name, one)]:
+        what, allowed = "has values that no measurement gives", "above 0, with a deviation of 0 or more"
+        hint = "write it again by `estimate calibrate` or `estimate fit`"
+        raise ConfigError(Problem(str(path), what, listed(wrong), allowed, hint))
     return known
+
+
+def _possible(name: str, one: Value) -> bool:
+    """Return whether a measurement may give a value."""
+    return (0 < one.value < inf or (one.value == 0 and name.endswith(UNSTATED))) and 0 <= one.sd < inf
 
 
 @cache
