@@ -71,7 +71,7 @@ class Arguments:
 class Command:
     """A command and its arguments. words: their name in the help, empty where it takes none. others: which KEY=VALUE it
     takes beside `keys`, empty: none; known: returns those that completion offers. old: flags of earlier versions, and
-    what replaces them. more: the end of the help."""
+    what replaces them. more: the end of the help. output_word: DIR, which is made, or FILE, of a folder that is."""
 
     name: str
     summary: str
@@ -180,10 +180,14 @@ class _Parser:
         left = iter(arguments)
         for text in left:
             if self.command.output and text.startswith(OUTPUT):
-                directory = text.removeprefix(OUTPUT) or next(left, "")
-                output = Path(directory)
-                if not directory:
-                    self.problems.append(Problem(OUTPUT, "needs a directory", hint=f"{OUTPUT} out"))
+                target, word = text.removeprefix(OUTPUT) or next(left, ""), self.command.output_word
+                output = Path(target)
+                if not target:
+                    what = "needs a directory" if word == "DIR" else f"needs a {word.lower()}"
+                    self.problems.append(Problem(OUTPUT, what, hint=f"{OUTPUT} out"))
+                elif word == "FILE" and not output.parent.is_dir():
+                    hint = f"mkdir -p {output.parent}, or another file"
+                    self.problems.append(Problem(OUTPUT, "is a file in a folder that is not there", target, hint=hint))
             elif text in self.command.switches:
                 switches.add(text)
             elif text.startswith("-") and text != "-":

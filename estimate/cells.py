@@ -23,6 +23,9 @@ _LONGEST = 40
 _MOST = 2**53  # beyond, a float is no integer any more
 _CARDS = re.compile(r"(\d)x(?:IB|OPA)?(\d{2,4})(?:Gb|\b)")  # of a node: 8x200Gb, 4xOPA100
 _CARD = re.compile(r"(?:IB|RoCE|RDMA|NIC|OPA)(\d{2,4})(Gb/node)?(?:x(\d))?")  # IB400, RoCE1600Gb/node, IB200x8
+_KINDS = r"(?:NVLink|NVSwitch|NVL|xGMI|PCIe)\d*|IB|InfiniBand|RoCE(?:v2)?|RDMA|NIC|OPA|Ethernet|EFA"  # without a rate
+_NETWORK = re.compile(rf"(?i)(?:{_KINDS})(?:[+ /,]+(?:{_KINDS}))*")
+_DATE = re.compile(r"(?i)v?\d+(?:[./-]\d+)*(?:[.+-]?(?:rc|a|b|dev|post|alpha|beta|py)\d*)?")
 
 
 @cache
@@ -120,7 +123,12 @@ def recompute(text: str, chunks: int, layers: int) -> Again:
         each = re.fullmatch(r"(\d{1,6}) ?layers?", detail)
         if detail and not each:
             raise ValueError(f"{quoted(text)}: layers are written full:5layers")
-        return Again(min(1.0, int(each[1]) * chunks / layers) if each else 1.0)
+        many, part = int(each[1]) if each else layers, -(-layers // chunks)
+        if many > layers:
+            raise ValueError(f"{quoted(text)} of a model of {layers} layers: at most full:{layers}layers")
+        more = each and many > part
+        note = f"recompute {quoted(text)}: all layers, for a part of the pipeline has {part}" if more else ""
+        return Again(min(1.0, many * chunks / layers), note=note)
     if kind == "selective-op":
         return BY_OPERATOR
     if kind in ("selective", "selective+sp"):
@@ -145,14 +153,27 @@ def network_bandwidth(text: str, device: Hardware, gpus_per_node: float) -> tupl
     )
 
 
+def names_network(text: str) -> bool:
+    """Return whether a cell is empty, or names links and networks, with their rate or without."""
+    bare = re.sub(r"\(.*?\)", "", text).strip()
+    return not bare or any((_CARDS.search(text), _CARD.search(text), _NETWORK.fullmatch(bare)))
+
+
 _BESIDE = re.compile(r"(?i)(?<=\S)[ /-]+(?:rocm|cuda)[ -]?v?\d[\w.]*|^(?:rocm|nvidia|amd)/")
 """The base of a stack, and whose copy it is: Primus ROCm7.1, ROCm/Megatron-LM."""
 _RELEASE = re.compile(r"v?(\d+(?:\.\d+)+)")
 
 
+def is_date(text: str) -> bool:
+    """Return whether a cell is a date or a release: 2024, 2025-06, v25.04.02, 0.9.0rc1, MLPerf Training v5.1."""
+    round_ = text.strip().startswith("MLPerf") and _RELEASE.search(text)
+    return bool(round_ or _DATE.fullmatch(text.strip()))
+
+
 def stack(framework: str, date: str) -> str:
     """Return FRAMEWORK-RELEASE, as in Jobs: megatron_bridge-26.04.01, nemo-25.04.02, mlperf-5.0. A date stands where no
-    release is stated; the framework alone where neither is."""
+    release is stated; the framework alone where neither is, or where what stands there is no date."""
+    date = date if is_date(date) else ""
     if framework.startswith("MLPerf"):
         release = _RELEASE.search(date) or _RELEASE.search(framework)
         return f"mlperf-{release[1]}" if release else "mlperf"

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
-from math import inf, log
+from math import inf, log, nan
 from typing import NamedTuple
 
 from conf.compose import choices
@@ -20,6 +20,7 @@ from metrics.shape import Shape, shape_of_model
 _COLUMNS = ("layers", "hidden", "ffn", "heads", "kv_heads", "vocab", "experts", "topk")
 _NEEDED = ("layers", "hidden", "ffn", "heads", "vocab")
 _AGREE = 0.04  # published sizes leave out, or add, positions, biases and norms
+_FAR = 0.1  # of a model of ours: sources round its parameters, too
 _LARGEST = 1e6  # of any size of a layer; beyond, a cell is a misprint
 
 
@@ -47,15 +48,40 @@ def _shape(name: str, *texts: str) -> Known:
             raise ValueError(f"{column}: {quoted(text)} is larger than any model's")
     if run := sizes.pop("layers_run", None):
         sizes["layers"] = run
-    ours = _ours(name)
+    ours, (stated, unread) = _ours(name), _stated(texts[-1])
     if ours and not (wrong := [*_differing(ours, sizes)]):
-        return _cut(ours, sizes)
+        known = _cut(ours, sizes)
+        return known._replace(notes=(*known.notes, *unread, *_contradicted(name, ours, known.shape, stated)))
     if missing := [column for column in _NEEDED if column not in sizes]:
         what = f"no model of ours is called {quoted(name)}, and its shape is not stated"
         raise ValueError(f"{what}: {', '.join(missing)}")
-    known = _derived(sizes, texts[-1])
+    known = _derived(sizes, stated)
     differs = (f"not our {name}: {wrong[0]}",) if ours else ()
-    return known._replace(notes=(*differs, *known.notes))
+    return known._replace(notes=(*differs, *unread, *known.notes))
+
+
+def _stated(params_b: str) -> tuple[float | None, tuple[str, ...]]:
+    """Return the parameters of a cell in billions, None where it is empty, and a note where it is no number."""
+    try:
+        stated = float(params_b or 0) * 1e9
+    except ValueError:
+        stated = nan
+    if 0 <= stated < inf:
+        return stated or None, ()
+    return None, (f"params_b: {quoted(params_b)} is no number of billions, and not used",)
+
+
+def _contradicted(name: str, ours: Shape, ran: Shape, stated: float | None) -> tuple[str, ...]:
+    """Return a note where a row's parameters are those of its model neither with all layers nor with those that ran."""
+    tied = ours.untie_embeddings_and_output_weights
+    variants = [
+        parameters(replace(shape, untie_embeddings_and_output_weights=untied))
+        for shape in (ours, ran)
+        for untied in ((True, False) if tied is None else (tied,))
+    ]
+    if stated is None or any(abs(stated / own - 1) <= _FAR for own in variants):
+        return ()
+    return (f"{quoted(name)} has {variants[0] / 1e9:.4g} billion parameters, params_b says {stated / 1e9:.4g}",)
 
 
 @cache
@@ -113,7 +139,7 @@ def _cut(shape: Shape, sizes: Mapping[str, int]) -> Known:
     return Known(replace(shape, vocabulary=vocabulary), tuple(notes))
 
 
-def _derived(sizes: Mapping[str, int], params_b: str) -> Known:
+def _derived(sizes: Mapping[str, int], stated: float | None) -> Known:
     """Return the shape that the columns alone describe."""
     heads, hidden, ffn = sizes["heads"], sizes["hidden"], sizes["ffn"]
     experts = sizes.get("experts", 0)
@@ -138,16 +164,12 @@ def _derived(sizes: Mapping[str, int], params_b: str) -> Known:
         moe_router_topk=sizes.get("topk", 0),
         moe_ffn_hidden_size=ffn if experts else 0,
     )
-    return _by_parameters(shape, notes, params_b)
+    return _by_parameters(shape, notes, stated)
 
 
-def _by_parameters(shape: Shape, notes: list[str], params_b: str) -> Known:
+def _by_parameters(shape: Shape, notes: list[str], stated: float | None) -> Known:
     """Return the shape gated or not, tied or not, whichever comes nearest to the row's number of parameters."""
-    try:
-        stated = float(params_b) * 1e9
-    except ValueError:
-        stated = 0.0
-    if not 0 < stated < inf:
+    if stated is None:
         text = "MLP taken as gated" if shape.gated_linear_unit else "MLP taken as not gated: ffn = 4 × hidden"
         return Known(shape, (*notes, text, "output matrix taken as untied"))
     variants = [

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import chain, islice
-from math import isnan, nan
+from math import ceil, isnan, nan
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -22,6 +22,8 @@ from estimate.cells import (
     Again,
     count,
     hardware_named,
+    is_date,
+    names_network,
     network_bandwidth,
     plain,
     quoted,
@@ -52,7 +54,7 @@ NEEDED = ("gpu", "gpus", "model", "seq", "gbs")
 DIRECTIONS = ("tp", "pp", "vp", "cp", "ep")
 _MICRO_BATCHES = 8  # of a stage, where no batch is stated
 CHUNK = 4096
-_EMPTY = ("-", "\N{EN DASH}", "\N{EM DASH}", "?", "n/a", "na", "nan", "null", "unknown")
+EMPTY = ("-", "\N{EN DASH}", "\N{EM DASH}", "?", "n/a", "na", "nan", "null", "unknown")
 _MAY_BE_NONE = ("recompute", "fsdp_zero")
 _MOST_GPUS, _MOST_TOKENS, _MOST_SEQUENCES = 1_000_000, 100_000_000, 10_000_000
 """Ten, four hundred and six hundred times as many as anybody published."""
@@ -170,12 +172,14 @@ class _Reader:
         if problem := next(iter(layout_problems(shape, layout, work, device)), None):
             raise ValueError(problem.what)
         job = columns_of_shape(shape) | self.machine(device, layout["gpus"]) | _named(layout) | work
+        if (date := self.text("date")) and not is_date(date):
+            self.notes.append(f"date: {quoted(date)} is neither a date nor a release, and not used")
         job |= {
             **UNKNOWN,
             **dict.fromkeys(SWITCHED_OFF, 0.0),
             "stack": stack(self.text("framework"), self.text("date")),
         }
-        job["overlapped_tensor"] = overlaps_tensor(job)
+        job["overlapped_tensor"] = overlapped = overlaps_tensor(job)
         job["packed_tokens"] = packed = packed_tokens(job)
         recipe = followed(ours_named(self.text("model")), job)
         as_released = released(self.text("model"), job)
@@ -183,6 +187,8 @@ class _Reader:
         job |= {**self.how(shape, layout, recipe, redone), **as_released}
         self.notes += ["graphs and overlap, and what it leaves open, as its release had them"] if as_released else []
         job |= noted(self.text("notes"))
+        if job["overlapped_tensor"] == overlapped > 0 and layout["tp"] > 1 and "overlapped_tensor" not in as_released:
+            self.notes.append("products overlap TP's collectives, as in published runs of its framework")
         if job["packed_tokens"] == packed > 0:
             self.notes.append(f"samples of {packed:g} tokens packed, as benchmarks of its framework have them")
         span = float(job["expert_model_parallel_size"]) * float(job["expert_tensor_parallel_size"])
@@ -256,7 +262,8 @@ class _Reader:
             micro = self.default("mbs", 1, "micro-batch not stated, taken as 1")
         if batch is None:
             each = _MICRO_BATCHES if layout["pp"] > 1 else 1
-            text = f"global batch not stated, taken as {each} micro-batch{'es' if each > 1 else ''} a rank"
+            many = f"{each} micro-batch{'es' if each > 1 else ''} a rank"
+            text = f"global batch not stated: step time of {many}, interval of the time of a token"
             batch = self.default("gbs", micro * layout["dp"] * each, text)
         task = self.read("task", lambda text: word("task", text)) or "pretraining"
         return {"seq_length": sequence, "micro_batch_size": micro, "global_batch_size": batch, "trained": task}
@@ -273,14 +280,22 @@ class _Reader:
             raise ValueError(f"precision: {device.name} has no {PEAK_OF[precision]} units")
         if precision == "mxfp8" and device.architecture in _WITHOUT_MXFP8:
             raise ValueError(f"precision: {device.name} has no units for mxfp8")
-        nodes = self.read("nodes", count)
+        nodes, usual = self.read("nodes", count) or 0, float(columns["gpus_per_node"])
+        if nodes and nodes != ceil(gpus / usual) and (gpus % nodes or gpus / nodes > usual):
+            found = f"nodes {nodes} not used: {gpus} GPUs would be {gpus / nodes:.3g} a node"
+            self.notes.append(f"{found}; nodes of {usual:g} taken, as {device.name} has them")
         if nodes and gpus % nodes == 0 and nodes > 1:  # a node's GPUs, where they are fewer than a standard node's
             of_node = gpus / nodes
             if columns["gpus_per_domain"] == columns["gpus_per_node"]:
                 columns["gpus_per_domain"] = min(of_node, float(columns["gpus_per_domain"]))
-            columns["gpus_per_node"] = min(of_node, float(columns["gpus_per_node"]))
-        rate, note = network_bandwidth(self.text("interconnect"), device, float(columns["gpus_per_node"]))
-        self.notes += [note] if note and gpus > float(columns["gpus_per_domain"]) else []
+            columns["gpus_per_node"] = min(of_node, usual)
+        domain, network = float(columns["gpus_per_domain"]), self.text("interconnect")
+        rate, note = network_bandwidth(network, device, float(columns["gpus_per_node"]))
+        self.notes += [] if names_network(network) else [f"interconnect: {quoted(network)} not understood"]
+        if isnan(domain) and gpus > 1:  # as estimate/step_time.py takes it
+            what = f"gpus_per_domain of {device.name} is not known"
+            self.notes.append(f"{what}: taken as 1, so that all is sent over the network")
+        self.notes += [note] if note and gpus > (1 if isnan(domain) else domain) else []
         return {**columns, "precision": precision, "nic_bandwidth": rate}
 
     def how(
@@ -347,7 +362,7 @@ def _at_most(name: str, value: int, most: int) -> None:
 def _stated(name: str, text: str) -> str:
     """Return a cell; nothing of one that says in a word that it is empty."""
     word = text.strip().casefold()
-    return "" if word in _EMPTY or (word == "none" and name not in _MAY_BE_NONE) else text
+    return "" if word in EMPTY or (word == "none" and name not in _MAY_BE_NONE) else text
 
 
 _NAMES = {"tp": "tensor_model", "pp": "pipeline_model", "vp": "virtual_pipeline_model", "cp": "context"}

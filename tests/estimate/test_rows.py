@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from dataclasses import fields
-from math import isnan
+from math import isnan, log
 from pathlib import Path
 
 import pytest
@@ -196,6 +196,9 @@ def test_collectives_overlap_products_where_a_framework_lets_them(cells: dict[st
     row = read_row(LLAMA | {"gbs": "512", "date": ""} | cells)
     assert row.job is not None, row.refused
     assert row.job["overlapped_tensor"] == overlapped
+    assumed = "products overlap TP's collectives, as in published runs of its framework"
+    by_release = any("as its release had them" in note for note in row.notes)
+    assert (assumed in row.notes) == (overlapped == 1 and not by_release)
 
 
 @pytest.mark.parametrize(("framework", "size"), [("Megatron-Bridge", 2), ("NeMo", 2), ("Megatron-LM", 4)])
@@ -207,7 +210,7 @@ def test_gradients_are_reduced_as_the_benchmarks_of_a_framework_do(framework: st
 
 
 def test_a_complete_row_is_a_job_without_defaults() -> None:
-    row = read_row(LLAMA)
+    row = read_row(LLAMA | {"notes": "PlainTP"})
     assert (row.refused, row.missing, row.notes) == ("", frozenset(), ())
     assert row.job is not None
     assert {*row.job} == {field.name for field in fields(Jobs)}
@@ -242,6 +245,7 @@ def test_a_complete_row_is_a_job_without_defaults() -> None:
         ({"gbs": "1e15"}, "gbs: 1,000,000,000,000,000 is more than the 10,000,000"),
         ({"precision": "MXFP8"}, "h100 has no units for mxfp8"),
         ({"recompute": "everything"}, "recompute: 'everything' is none of"),
+        ({"recompute": "full:81layers"}, "'full:81layers' of a model of 80 layers: at most full:80layers"),
         ({"task": "inference"}, "task:"),
         ({"seq": "8190"}, "must divide by"),
     ],
@@ -250,6 +254,56 @@ def test_a_row_that_is_no_job_says_why(change: dict[str, str], reason: str) -> N
     row = read_row(LLAMA | change)
     assert row.job is None
     assert reason in row.refused
+
+
+@pytest.mark.parametrize(
+    ("cells", "note"),
+    [
+        ({"nodes": "3"}, "nodes 3 not used: 64 GPUs would be 21.3 a node; nodes of 8 taken, as h100 has them"),
+        ({"nodes": "2"}, "nodes 2 not used: 64 GPUs would be 32 a node"),
+        ({"params_b": "3"}, "'llama3-70b' has 70.55 billion parameters, params_b says 3"),
+        ({"params_b": "70B"}, "params_b: '70B' is no number of billions, and not used"),
+        ({"interconnect": "pigeons"}, "interconnect: 'pigeons' not understood"),
+        ({"interconnect": "IB-7"}, "interconnect: 'IB-7' not understood"),
+        ({"date": "notadate"}, "date: 'notadate' is neither a date nor a release, and not used"),
+        ({"recompute": "full:60layers"}, "recompute 'full:60layers': all layers, for a part of the pipeline has 4"),
+        ({"gpu": "GH200"}, "gpus_per_domain of gh200 is not known: taken as 1"),
+        ({"gpu": "GH200", "interconnect": ""}, "network of 400 Gbit/s per GPU assumed"),
+    ],
+)
+def test_a_cell_that_contradicts_another_or_says_nothing_is_said(cells: dict[str, str], note: str) -> None:
+    row = read_row(LLAMA | cells)
+    assert row.job is not None, row.refused
+    assert note in "; ".join(row.notes)
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        *[{"gpus": "20", "nodes": "3", "tp": "1", "pp": "1", "vp": "1", "cp": "1", "dp": "", "gbs": "40"}],
+        *[{"params_b": "75"}, {"params_b": "0"}, {"interconnect": "IB400 (Eos)"}, {"recompute": "full:4layers"}],
+        *[{"gpu": "GH200", "gpus": "1", "nodes": "1", "tp": "1", "pp": "1", "vp": "1", "cp": "1", "dp": ""}],
+        *[{"date": "2025-06"}, {"date": "0.9.0rc1"}, {"date": ""}, {"layers_run": "40", "params_b": "35"}],
+    ],
+)
+def test_cells_that_agree_are_not_said(cells: dict[str, str]) -> None:
+    row = read_row(LLAMA | {"notes": "PlainTP"} | cells)
+    assert row.job is not None, row.refused
+    assert {*row.notes} <= {"40 of 80 layers"}
+
+
+def test_an_interval_is_wider_where_a_guess_decides_the_step(tmp_path: Path) -> None:
+    """Virtual stages, context and micro-batches hardly move a step: intervals hold it as they are (guide, Tables)."""
+    source, target = tmp_path / "in.csv", tmp_path / "out.csv"
+    emptied = ("interconnect", "vp", "cp", "mbs", "tp", "gbs", "precision")
+    rows = [HEADER, *(",".join((LLAMA | {name: ""}).values()) for name in emptied)]
+    source.write_text("\n".join(rows).replace(",2,distopt", ",,distopt"))
+    assert predict_table(source, target) == (len(emptied), 0)
+    predicted = [*csv.DictReader(target.read_text().splitlines())]
+    widths = [log(float(row["predicted_step_time_high_s"]) / float(row["predicted_step_time_s"])) for row in predicted]
+    assert [width / widths[0] for width in widths] == pytest.approx([1, 1, 1, 1, 4, 4, 4], rel=1e-3)
+    low, step, high = (float(predicted[-1][f"predicted_step_time_{end}s"]) for end in ("low_", "", "high_"))
+    assert high / step == pytest.approx(step / low, rel=1e-4)  # the peak of a guessed precision bounds nothing
 
 
 def test_a_cell_that_says_that_it_is_empty_is() -> None:
@@ -341,6 +395,8 @@ def test_recomputation_as_rows_spell_it() -> None:
         ("Primus ROCm7.1", "2026-02", "primus-2026-02"),
         ("ROCm/Megatron-LM", "2026", "megatron_lm-2026"),
         ("", "", ""),
+        ("Megatron-Core", "notadate", "megatron_core"),
+        ("MLPerf AMD", "MLPerf Training v5.1 (2025)", "mlperf-5.1"),
     ],
 )
 def test_a_stack_is_a_framework_and_its_release(framework: str, date: str, name: str) -> None:
