@@ -44,8 +44,10 @@ def worded(figure: Figure, word: Word) -> Word:
 
 def pool(figure: Figure, quantities: Sequence[Quantity]) -> Quantity:
     """Return the figure of a group out of its runs'. Unknown where one run does not know: a mean over the others would
-    be of a selection; or where they differ in unit or source."""
+    be of a selection; or where they differ in unit or source. A prediction keeps its own intervals."""
     first = quantities[0]
+    if first.interval is not None and all(q == first for q in quantities):
+        return first
     unknown = next((q for q in quantities if q.value is None), None)
     if unknown is not None:
         return Quantity(None, first.unit, first.source, note=unknown.note)

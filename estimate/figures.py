@@ -1,4 +1,5 @@
-"""An estimate of one experiment as figures: memory, step time, speed, MFU; each with unit, source and 95 % interval."""
+"""An estimate of one experiment as figures: memory, step time, speed, MFU; each with unit, source and
+intervals of 95 and 80 %."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from conf.resolve import Experiment
 from conf.vocabulary import requested
 from estimate.experiment import columns_of, precision_of
 from estimate.fitted import Parameters, shipped
+from estimate.headroom import room_bytes
 from estimate.host import shipped_for
 from estimate.jobs import PEAK_OF, Jobs
 from estimate.memory import ASSUMED, Memory, memory
@@ -30,8 +32,6 @@ from metrics.shape import shape_of_model
 from parsers.planned import as_planned
 from parsers.record import Declaration, Record, RunRecipe
 
-HOST_SHARE = 0.25
-HOSTS = "hosts and network 25 % of the GPUs' TDP: nodes of 8 drew 1.20 to 1.29 times it (MLPerf Training's power logs)"
 _WHY = "an estimate"
 _UNITS = ((86400.0, "days"), (3600.0, "h"), (60.0, "min"))
 
@@ -125,11 +125,10 @@ def estimate(e: Experiment, parameters: Parameters | None = None, machine: Machi
         columns, known = with_machine(e, machine, columns, known)
     jobs = jobs_of([columns])
     bytes_, time = memory(jobs), predict(jobs, known)
-    ends = float(time.low_95_s[0]), float(time.high_95_s[0])
-    seconds = changed(Quantity.of(float(time.step_time_s[0]), "s", "computed", _WHY), interval=ends)
-    tokens = e.training.global_batch_size * e.training.seq_length
-    speed = seconds.under(tokens / e.layout.world_size, "tokens/s/GPU", _WHY)
-    figures = {**_speeds(e, seconds, speed), **_sizes(jobs, bytes_, machine), **_power(e, speed)}
+    tokens = e.training.global_batch_size * e.training.seq_length / e.layout.world_size
+    seconds = _seconds(e, time, tokens)
+    speed = seconds.under(tokens, "tokens/s/GPU", _WHY)
+    figures = {**_speeds(e, seconds, speed), **_sizes(e, jobs, bytes_, machine), **_power(e, speed)}
     host, untrained = "", ""
     if machine and (guess := why_a_guess(e, machine)):
         what = "a guess: the machine's file has its kernels and links, but not what whole steps take"
@@ -139,8 +138,23 @@ def estimate(e: Experiment, parameters: Parameters | None = None, machine: Machi
     return Estimate(e, jobs, known, bytes_, time, figures, host, untrained)
 
 
+def _seconds(e: Experiment, time: Prediction, tokens: float) -> Quantity:
+    """Return the step time with its intervals, no end of which is faster than the peak. tokens: of one GPU."""
+    mean, peak = float(time.step_time_s[0]), peak_of(e.hardware, PEAK_OF[precision_of(e)])
+    least = tokens * _per_token(e) / (peak[1] * 1e12) if peak else 0.0
+    wide, narrow = (
+        (min(max(float(low[0]), least), mean), float(high[0]))
+        for low, high in ((time.low_95_s, time.high_95_s), (time.low_80_s, time.high_80_s))
+    )
+    return changed(Quantity.of(mean, "s", "computed", _WHY), interval=wide, interval_80=narrow)
+
+
+def _per_token(e: Experiment) -> float:
+    return flops_per_token(shape_of_model(e.model), e.training.seq_length)
+
+
 def _speeds(e: Experiment, seconds: Quantity, speed: Quantity) -> dict[str, Quantity]:
-    per_token = flops_per_token(shape_of_model(e.model), e.training.seq_length)
+    per_token = _per_token(e)
     tflops = speed.times(per_token / 1e12, "TFLOP/s/GPU", note=DEFAULT.name)
     peak = peak_of(e.hardware, PEAK_OF[precision_of(e)])
     name = peak[0] if peak else None
@@ -155,14 +169,15 @@ def _speeds(e: Experiment, seconds: Quantity, speed: Quantity) -> dict[str, Quan
 
 
 def _share(tflops: Quantity, peak: Quantity) -> Quantity:
-    """Return the share of a peak, with the interval of the speed."""
+    """Return the share of a peak, with the intervals of the speed."""
     share = utilisation(tflops, peak)
     if not share.value or not tflops.value:
         return share
-    return changed(share, interval=tflops.times(share.value / tflops.value, "%").interval)
+    scaled = tflops.times(share.value / tflops.value, "%")
+    return changed(share, interval=scaled.interval, interval_80=scaled.interval_80)
 
 
-def _sizes(jobs: Jobs, bytes_: Memory, machine: Machine | None) -> dict[str, Quantity]:
+def _sizes(e: Experiment, jobs: Jobs, bytes_: Memory, machine: Machine | None) -> dict[str, Quantity]:
     allocated, shown_ = float(bytes_.allocated.max()), float(bytes_.on_device.max())
     source: Source = "assumed"
     beside = f"with {', '.join(ASSUMED)}, which are assumed"
@@ -173,15 +188,35 @@ def _sizes(jobs: Jobs, bytes_: Memory, machine: Machine | None) -> dict[str, Qua
         )
         beside += f"; {', '.join(ASSUMED[1:])} are assumed" if machine.accelerator else ""
         source = "assumed" if machine.accelerator else "computed"
+    what = "what torch allocates"
     return {
-        "peak_memory_allocated_bytes": Quantity(allocated, "bytes", "computed", note="what torch allocates"),
+        "peak_memory_bytes": Quantity(allocated, "bytes (allocated)", "computed", note=what),
+        "peak_memory_allocated_bytes": Quantity(allocated, "bytes", "computed", note=what),
         "peak_memory_device_bytes": Quantity(shown_, "bytes", source, note=beside),
+        **_room(e, shown_, source),
+    }
+
+
+def _room(e: Experiment, taken: float, source: Source) -> dict[str, Quantity]:
+    """Return which share of its GPU `taken` bytes are, and what they leave: below zero where they do not fit. Nothing
+    on a CPU, whose processes share the host's memory."""
+    if (room := room_bytes(e)) is None:
+        return {}
+    note = f"device, of {room / 1e9:,.1f} GB, {e.hardware.name}"
+    return {
+        "peak_memory_percent": Quantity(100 * taken / room, "%", source, note=note),
+        "memory_headroom_bytes": Quantity(room - taken, "bytes (device)", source, note=note),
     }
 
 
 def _power(e: Experiment, speed: Quantity) -> dict[str, Quantity]:
     power = design_power(e.hardware, _WHY)
-    return {"power_w_per_gpu": power, "energy_j_per_token": energy_at(speed, power)}
+    energy = energy_at(speed, power)
+    return {
+        "power_w_per_gpu": power,
+        "energy_j_per_token": energy,
+        "tokens_per_wh": energy.under(3600, "tokens/Wh", energy.note),
+    }
 
 
 def step_time_text(e: Experiment) -> str:

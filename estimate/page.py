@@ -190,5 +190,4 @@ def _titled(title: str, content: str) -> str:
 def _write(path: Path, title: str, body: Sequence[str]) -> None:
     head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title><style>{_STYLE}</style>'
     with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{head}<h1>{escape(title)}</h1>{''.join(body)}</html>\n", encoding="utf-8")

@@ -190,17 +190,21 @@ def bill(option: Option, terms: Terms) -> Bill:
     }
 
 
-def _energy(option: Option, terms: Terms, kwh: Quantity) -> Bill:
+def _whose(terms: Terms, *notes: str) -> str:
+    """Return whose energy a bill counts, for a run's own figures are of its GPUs at work alone; behind it `notes`."""
     host = f"hosts {100 * terms.host_share:g} % on top" if terms.host_share else "GPUs alone"
-    note = f"{host}, PUE {terms.pue:g}"
-    noted = changed(kwh, note=f"{note}; {kwh.note}" if kwh.note else note)
-    joules = kwh.times(3.6e6 / terms.tokens, "J/token", note=kwh.note)
+    lost = f", goodput {100 * terms.goodput:g} %" if terms.goodput < 1 else ""
+    return "; ".join(filter(None, (f"{host}, PUE {terms.pue:g}{lost}", *notes)))
+
+
+def _energy(option: Option, terms: Terms, kwh: Quantity) -> Bill:
+    note = kwh.note if kwh.missing == IMPOSSIBLE else _whose(terms, kwh.note)
     return {
         "power_w_per_gpu": option.power_w_per_gpu,
-        "energy_kwh": kwh if kwh.missing == IMPOSSIBLE else noted,
-        "energy_mwh": kwh.times(1e-3, "MWh"),
-        "energy_j_per_token": joules,
-        "tokens_per_wh": joules.under(3600, "tokens/Wh"),
+        "energy_kwh": changed(kwh, note=note),
+        "energy_mwh": kwh.times(1e-3, "MWh", note=note),
+        "energy_j_per_token": (joules := kwh.times(3.6e6 / terms.tokens, "J/token", note=note)),
+        "tokens_per_wh": joules.under(3600, "tokens/Wh", note),
     }
 
 
@@ -209,7 +213,7 @@ def _money(option: Option, terms: Terms, hours: Quantity, kwh: Quantity) -> Bill
     total = hours.times(price.value, currency, price.source, price.note)
     parts = {"price": price, "gpus": total}
     if terms.power_price is not None:
-        parts["electricity"] = kwh.times(terms.power_price, currency)
+        parts["electricity"] = kwh.times(terms.power_price, currency, note=_whose(terms))
         total = total.plus(parts["electricity"])
     if option.gpus and option.time_to_train_s.value is not None:  # as sure as the number of GPUs in the speed
         packages, source = option.gpus / option.devices_per_package, option.tokens_per_s_per_gpu.source
@@ -226,7 +230,8 @@ def _money(option: Option, terms: Terms, hours: Quantity, kwh: Quantity) -> Bill
 
 def _carbon(terms: Terms, hours: Quantity, kwh: Quantity) -> Bill:
     grams = terms.carbon
-    tonnes = kwh.times(None if grams.value is None else grams.value / 1e6, "tCO2e", grams.source, grams.note)
+    factor, note = (None, grams.note) if grams.value is None else (grams.value / 1e6, _whose(terms, grams.note))
+    tonnes = kwh.times(factor, "tCO2e", grams.source, note)
     if terms.embodied_kg_per_gpu_hour is None:
         return {"carbon_t": tonnes}
     made = hours.times(terms.embodied_kg_per_gpu_hour / 1000, "tCO2e", "assumed")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -18,14 +18,15 @@ IMPOSSIBLE = "impossible"
 
 
 class Quantity(Struct, frozen=True, gc=False):
-    """A value with its unit and source. interval: 95 %, where there is one. note: what it is a share of, or why it is
-    unknown."""
+    """A value with its unit and source. interval: 95 %, where there is one; interval_80: of a prediction, in the same
+    unit. note: what it is a share of, or why it is unknown."""
 
     value: float | int | None
     unit: str
     source: Source
     interval: tuple[float, float] | None = None
     note: str = ""
+    interval_80: tuple[float, float] | None = None
 
     @classmethod
     def of(cls, value: float | int | None, unit: str, source: Source, note: str = "") -> Quantity:
@@ -34,31 +35,34 @@ class Quantity(Struct, frozen=True, gc=False):
         return cls(value if known else None, unit, source, note=note)
 
     def times(self, factor: float | None, unit: str, source: Source | None = None, note: str = "") -> Quantity:
-        """Return it and its interval times `factor`, in another unit. source: of the factor; the less sure one counts.
+        """Return it and its intervals times `factor`, in another unit. source: of the factor; the less sure one counts.
 
         An unknown quantity stays unknown, with its own note, which says why."""
         weaker = self.source if source is None else weakest(self.source, source)
         if self.value is None or factor is None or not math.isfinite(self.value * factor):
             return Quantity(None, unit, weaker, note=self.note if self.value is None else note)
-        ends = sorted(end * factor for end in self.interval or ())
-        return Quantity(self.value * factor, unit, weaker, (ends[0], ends[1]) if ends else None, note)
+        wide, narrow = (_sorted(end * factor for end in ends or ()) for ends in (self.interval, self.interval_80))
+        return Quantity(self.value * factor, unit, weaker, wide, note, narrow)
 
     def under(self, numerator: float, unit: str, note: str = "") -> Quantity:
-        """Return numerator / this, with its interval, in another unit: the time of a speed."""
+        """Return numerator / this, with its intervals, in another unit: the time of a speed."""
         if self.value is None or self.value <= 0:
             return Quantity(None, unit, self.source, note=self.note if self.value is None else note)
-        low, high = self.interval or (0.0, 0.0)
-        interval = (numerator / high, numerator / low) if low > 0 else None
-        return Quantity(numerator / self.value, unit, self.source, interval, note)
+        known = (ends if ends and ends[0] > 0 else () for ends in (self.interval, self.interval_80))
+        wide, narrow = (_sorted(numerator / end for end in ends) for ends in known)
+        return Quantity(numerator / self.value, unit, self.source, wide, note, narrow)
 
     def plus(self, other: Quantity) -> Quantity:
         """Return the sum of two figures of one unit that go up and down together, so that their intervals add up."""
+
+        def summed(mine: tuple[float, float] | None, theirs: tuple[float, float] | None) -> tuple[float, float] | None:
+            return (mine[0] + theirs[0], mine[1] + theirs[1]) if mine and theirs else None
+
         source = weakest(self.source, other.source)
         if self.value is None or other.value is None:
             return Quantity(None, self.unit, source, note=self.note if self.value is None else other.note)
-        mine, theirs = self.interval, other.interval
-        ends = (mine[0] + theirs[0], mine[1] + theirs[1]) if mine and theirs else None
-        return Quantity(self.value + other.value, self.unit, source, ends)
+        wide, narrow = summed(self.interval, other.interval), summed(self.interval_80, other.interval_80)
+        return Quantity(self.value + other.value, self.unit, source, wide, interval_80=narrow)
 
     def readable(self) -> Quantity:
         """Return bytes as GB, which people read; anything else as it is."""
@@ -78,13 +82,19 @@ class Quantity(Struct, frozen=True, gc=False):
         """Return the object of the schema of records ($defs/quantity)."""
         ends = self.interval and list(self.interval)
         known = {"value": self.value, "unit": self.unit, "source": self.source, "interval": ends}
+        known |= {"interval_80": list(self.interval_80)} if self.interval_80 else {}
         return {**known, "note": self.note} if self.note else known
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Quantity:
         """Read an object that the schema of records accepts."""
-        ends = tuple(entry["interval"] or ())
-        return cls(**{**entry, "interval": ends if len(ends) == 2 else None})
+        ends = {name: tuple(entry.get(name) or ()) for name in ("interval", "interval_80")}
+        return cls(**{**entry, **{name: both if len(both) == 2 else None for name, both in ends.items()}})
+
+
+def _sorted(ends: Iterable[float]) -> tuple[float, float] | None:
+    known = sorted(ends)
+    return (known[0], known[-1]) if known else None
 
 
 def weakest(*sources: Source) -> Source:

@@ -99,8 +99,11 @@ def arithmetic_mean_of(values: Sequence[float]) -> tuple[float, tuple[float, flo
 
 
 def pooled(figures: Sequence[Quantity]) -> Quantity:
-    """Return one figure of several runs; unknown if one is: the mean of the others would be a selection."""
+    """Return one figure of several runs; unknown if one is: the mean of the others would be a selection. A prediction
+    keeps its own intervals."""
     first = figures[0]
+    if first.interval is not None and all(quantity == first for quantity in figures):
+        return first
     source = weakest(*(quantity.source for quantity in figures))
     values = [float(q.value) for q in figures if q.value is not None and q.value > 0 and q.unit == first.unit]
     if len(values) < len(figures):

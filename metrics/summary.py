@@ -359,16 +359,16 @@ def _fullest(basis: Basis) -> tuple[str, float | None]:
 
 @_once
 def _device_memory(basis: Basis) -> Quantity:
-    """Return the memory of one device by the driver or the log, else by its data sheet (a little less, it may be)."""
+    """Return the memory of one device by the driver or the log, else as an estimate and a launch have it."""
     reported = basis.record.environment.get("device_memory_bytes")
     if type(reported) is int and reported > 0:
         return Quantity.of(reported, "bytes", "log", "by the driver")
     if total := _largest(basis, _TOTALS):
         return Quantity.of(total, "bytes", "log", "by the log")
-    sheet = basis.device.memory_gb if basis.device else None
-    if basis.device is None or sheet is None:
+    room = basis.device.room_bytes if basis.device else None
+    if basis.device is None or room is None:
         return Quantity(None, "bytes", "spec", note="device memory unknown")
-    return Quantity.of(sheet * 1e9 / basis.device.devices_per_package, "bytes", "spec", basis.device.name)
+    return Quantity.of(room, "bytes", "spec", basis.device.name)
 
 
 @_once
@@ -379,17 +379,18 @@ def _memory_share(basis: Basis) -> Quantity:
     share = 100 * peak / room.value
     note = f"{kind}, of {room.value / 1e9:,.1f} GB, {room.note}"
     if share > 100:
-        most = room.value * (_GIB_BY_GB if room.source == "spec" else 1)  # data sheets say GB and mean GiB
+        rounded = room.source == "spec" and basis.device and basis.device.memory_visible_gib is None
+        most = room.value * (_GIB_BY_GB if rounded else 1)  # data sheets say GB and mean GiB
         what = f"{IMPOSSIBLE if peak > most else 'unknown'}: {share:.0f} % {note}; check: the device, GB or GiB"
         return Quantity(None, "%", basis.times.clock, note=what)
     return Quantity.of(share, "%", basis.times.clock, note)
 
 
 def _headroom(basis: Basis) -> Quantity:
-    (_, peak), room, share = _fullest(basis), _device_memory(basis), _memory_share(basis)
+    (kind, peak), room, share = _fullest(basis), _device_memory(basis), _memory_share(basis)
     if peak is None or room.value is None or share.value is None:
         return Quantity(None, "bytes", basis.times.clock, note=share.note)
-    return Quantity.of(room.value - peak, "bytes", basis.times.clock, share.note)
+    return Quantity.of(room.value - peak, f"bytes ({kind})", basis.times.clock, share.note)
 
 
 @_once

@@ -62,7 +62,7 @@ def intensity(text: str) -> Quantity:
             raise
         return _country(text.strip().upper())
     if value < 0:
-        raise InputError(Problem("carbon", "is not a carbon intensity", text, "0 gCO2e/kWh or more"))
+        raise InputError(Problem("carbon", "is not a carbon intensity", text, "0 gCO2e/kWh or more", "carbon=FRA"))
     return Quantity(value, _CARBON_UNIT, "given")
 
 
@@ -106,6 +106,11 @@ def _codecarbon() -> Mapping[str, tuple[float, object, str]]:
     return {code: (grams, year, f"codecarbon's {_CODECARBON.name}") for code, (grams, year) in known.items() if grams}
 
 
+def _examples() -> list[str]:
+    """Return the names of our prices: `price=none`, of a launch, has none."""
+    return [name for name in choices("price") if name != "none"]
+
+
 @cache
 def _example(name: str) -> Prices:
     return _from_file(CONF / "price" / f"{name}.yaml", example=True)
@@ -113,7 +118,7 @@ def _example(name: str) -> Prices:
 
 def read_prices(text: str) -> Prices:
     """Read the prices behind `price=`: a name of conf/price or a YAML file. InputError: neither, or unfit."""
-    return _example(text) if text in choices("price") else _from_file(Path(text))
+    return _example(text) if text in _examples() else _from_file(Path(text))
 
 
 def typed_prices(entries: Mapping[str, str], group: str = "price", per: str = _PER_HOUR) -> Prices | None:
@@ -137,7 +142,7 @@ def from_experiment(group: Mapping[str, Any], where: str) -> Prices | None:
     prices = _from_group(group, where)
     if prices is None or prices.source is None:
         return prices
-    examples = (read_prices(name) for name in choices("price") if name != "none")
+    examples = map(read_prices, _examples())
     tables = [ours.per_gpu_hour for ours in examples if ours.source == prices.source]
     return replace(prices, example=any(table.items() & prices.per_gpu_hour.items() for table in tables))
 
@@ -172,7 +177,7 @@ def _from_file(path: Path, example: bool = False) -> Prices:
         entry = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         what = "is not a price file that can be read" if isinstance(error, OSError) else "is not valid YAML"
-        raise InputError(Problem("price", what, str(path), listed(choices("price")), _HINT)) from None
+        raise InputError(Problem("price", what, str(path), listed(_examples()), _HINT)) from None
     group = entry.get("price", entry) if isinstance(entry, Mapping) else {}
     prices = _from_group(group, f"price {path}") if isinstance(group, Mapping) else None
     if prices is None:
@@ -196,7 +201,8 @@ def _from_group(group: Mapping[str, Any], where: str, per: str = _PER_HOUR) -> P
 
 def _checked(currency: str, amounts: Mapping[str, Any], where: str, units: Sequence[str]) -> Mapping[str, float]:
     """Return the amounts as numbers. InputError: all that is wrong."""
-    devices = choices("hardware")
+    devices, hourly = choices("hardware"), units is _UNITS[_PER_HOUR]
+    per, example = (f"price.{currency}{_PER_HOUR}", "3.10") if hourly else (f"capex.{currency}_per_gpu", "28000")
     problems: list[Problem] = []
     checked: dict[str, float] = {}
     if currency not in (known := _CURRENCIES.read_text(encoding="utf-8").partition("\n")[2].split()):
@@ -213,18 +219,20 @@ def _checked(currency: str, amounts: Mapping[str, Any], where: str, units: Seque
         except ValueError:  # true and false, too
             unit = f"{currency}{units[0]}"
             what = f"the price of {name} is not a positive number of {unit}"
-            problems.append(Problem(where, what, str(amount), f"above 0, in {unit}"))
+            problems.append(Problem(where, what, str(amount), f"above 0, in {unit}", f"{per.lower()}.{name}={example}"))
             continue
         if checked[name] > _MOST_PRICE:
             what = f"the price of {name} is beyond all that money is"
-            problems.append(Problem(where, what, str(amount), f"at most {_MOST_PRICE:g} {currency}{units[0]}"))
+            allowed = f"at most {_MOST_PRICE:g} {currency}{units[0]}"
+            problems.append(Problem(where, what, str(amount), allowed, f"{per.lower()}.{name}={example}"))
     if problems:
         raise InputError(*problems)
     return checked
 
 
-_OFFERED = (None, EXAMPLE, partial(choices, "price"))
+_OFFERED = (None, EXAMPLE, _examples)
 _hourly, _bought = (partial(_amounts, f"usd{per}") for per in _UNITS)
+_HOSTS = "hosts and network: a share of the GPUs' power; of TDP 20 to 29 % in MLPerf's power logs (default: 0)"
 KEYS = (
     Key("tokens", "to train on (default: 1T)", between(1, inf, "1 or more", "tokens"), 1e12, "15T"),
     Key("price", f"of a GPU-hour: in conf/price, or a YAML file (default: {EXAMPLE})", read_prices, *_OFFERED),
@@ -234,7 +242,7 @@ KEYS = (
     Key("utilisation", "share of those years that it works (default: 1)", between(0.001, 1, _SHARE), 1.0, "70%"),
     Key("power_price", "of a kWh, in the price's currency; adds electricity", _of_kwh, None, "0.09"),
     Key("pue", "power usage effectiveness of the building (default: 1)", between(1, 10, _BUILDING), 1.0, "1.25"),
-    Key("host_share", "hosts and network: a share of the GPUs' power (default: 0)", between(0, 10, _HOST), 0.0, "25%"),
+    Key("host_share", _HOSTS, between(0, 10, _HOST), 0.0, "25%"),
     Key("goodput", "share of the time that makes progress (default: 1)", between(0.001, 1, _SHARE), 1.0, "96%"),
     Key("carbon", "gCO2e/kWh, or a country (USA, FRA)", intensity, NO_CARBON, "FRA", _countries),
     Key("embodied_kg", "CO2e of making one GPU, its host's share included", between(0, inf, _MORE, "kg"), None, "1500"),
@@ -255,6 +263,7 @@ def left_at_nothing(arguments: Arguments) -> list[str]:
 def terms_of(arguments: Arguments, runs: Sequence[Run]) -> Terms:
     """Return the terms on the command line, for these runs. InputError: keys that contradict each other, bad prices."""
     problems = []
+    typed_prices(arguments["capex.*"], "capex", "_per_gpu")  # a wrong amount is said before what else it needs
     given = [name.rstrip(".*") for name in ("capex.*", "price", "price.*") if arguments[name]]
     if len(given) > 1:
         problems.append(Problem(listed(given), "exclude each other", hint="bought or rented, written in one way"))

@@ -28,7 +28,7 @@ from parsers.progress import shown
 from parsers.reader import Parser
 from parsers.record import STEP_FIELDS, Power, Step, Validation
 from parsers.scan import STDIN, read_blocks, size_of
-from parsers.storage import RUN_FILE, STEPS_FILE, dumps, run_file
+from parsers.storage import RUN_FILE, STEPS_FILE, dumps, keep_runs, run_file
 from parsers.text import cell
 from parsers.unread import SOURCES, is_python, looks_like, not_supported
 from parsers.unwrap import encoding_of
@@ -104,9 +104,11 @@ def parse(argv: Sequence[str] | None, judged: Callable[[Record], Record] = lambd
     if arguments["power"] is not None:
         read = [with_power(record, arguments["power"], alone=len(read) == 1) for record in read]
     records = [judged(record) for record in _with_given(read, given)]
-    for record, directory in zip(records, _directories(arguments, records), strict=True):
-        if directory is not None:
-            _write(record, directory)
+    places = zip(records, _directories(arguments, records), strict=True)
+    written = [(record, directory) for record, directory in places if directory is not None]
+    keep_runs(written)
+    for record, directory in written:
+        _write(record, directory)
     if "--csv" in switches:
         as_csv(records)
     elif "--json" in switches:

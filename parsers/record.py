@@ -174,10 +174,11 @@ class _Figure(TypedDict):
 
 
 class Figure(_Figure, total=False):
-    """A `metrics.Quantity` as an object. interval: its lower and upper bound. note: what it was computed from, or why
-    it is unknown."""
+    """A `metrics.Quantity` as an object. interval: its lower and upper bound with 95 %, interval_80 with 80 %. note:
+    what it was computed from, or why it is unknown."""
 
     note: str
+    interval_80: tuple[float, ...] | None
 
 
 class Shrunk(TypedDict):

@@ -33,6 +33,7 @@ RUN_FILE = "run.json"
 STEPS_FILE = "steps.jsonl"
 _TOGETHER = 1000  # steps that are encoded at once
 _OF_GROUP = 0o640  # a record holds lines of a log
+_OF_RUNS = ("measured", "rehearsed")  # provenances of which each record is a run's only one
 _NONE_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 _KEPT = 4  # files whose steps stay in memory
 _BLOCK = 1 << 25  # bytes of a steps.jsonl that are read at once: its steps take more
@@ -56,6 +57,23 @@ def write(record: Record, directory: Path) -> None:
     about = replace(run_file(record), steps_file=lines.written())
     shown = in_texts(msgspec.to_builtins(_readable(about, lines.left_out), enc_hook=_other))
     replace_file(directory / RUN_FILE, dumps(shown, indent=1) + "\n", most=_OF_GROUP)
+
+
+def keep_runs(records: Iterable[tuple[Record, Path]]) -> None:
+    """Raise InputError, of all directories at once, where a record that is no run's own would replace one of another
+    kind, or of another run: an estimate replaces an estimate, what a log is parsed to what one was parsed to."""
+    problems = []
+    for record, directory in records:
+        if _size(path := directory / RUN_FILE) is None:
+            continue
+        there = _record(_content(path), path)
+        if there.provenance != record.provenance or (there.provenance in _OF_RUNS and there.id != record.id):
+            what = f"has a record already, which one that is {record.provenance} does not replace"
+            found = f"{there.provenance}, {there.status}: {there.id}"
+            hint = f"another directory: -o {directory}-{record.provenance}"
+            problems.append(Problem(str(directory), what, found, "a directory without a record, or its like", hint))
+    if problems:
+        raise InputError(*problems)
 
 
 def read(directory: Path) -> Record:

@@ -36,12 +36,14 @@ _ROWS = 200  # of a table on the page
 
 
 class Measured(Struct, frozen=True):
-    """A quantity in a cell. pointer: of the quantity in compare.json. below: further lines."""
+    """A quantity in a cell. pointer: of the quantity in compare.json. below: further lines. predicted: its interval is
+    that of a prediction, and of no mean over runs."""
 
     quantity: Quantity
     pointer: str
     with_unit: bool = True
     below: tuple[Line, ...] = ()
+    predicted: bool = False
 
     @property
     def lines(self) -> tuple[Line, ...]:
@@ -54,7 +56,8 @@ class Measured(Struct, frozen=True):
         first: Line = (Number(shown(known.value), quantity.value, f"{self.pointer}/value"), f"{unit} ", source)
         if quantity.interval is None or known.interval is None:
             return first, *self.below
-        return first, _ends(map(shown, known.interval), quantity.interval, self.pointer), *self.below
+        ends = _ends(map(shown, known.interval), quantity.interval, self.pointer)
+        return first, (*ends, *([" predicted"] if self.predicted else [])), *self.below
 
 
 Cell: TypeAlias = str | tuple[Line, ...] | Measured

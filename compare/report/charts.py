@@ -115,7 +115,7 @@ def throughput_chart(comparison: Comparison) -> Chart | None:
             ends = [_line(at, y + 16, at, y + 24, "whisker") for at in (low, high, x.at(mean.value))]
             parts.append(element("g", _line(low, y + 20, high, y + 20, "whisker"), *ends, class_=look(place)))
     what = f"Throughput of every run, in tokens/s/GPU, each group's geometric mean and its 95 % interval: {_NUMBERS}"
-    caption = "A shape is a run, a bar the 95 % interval of their geometric mean."
+    caption = "A shape is a run, a bar the 95 % interval of their geometric mean, or of a prediction."
     return Chart("Throughput", caption, what, parts, foot + 40)
 
 

@@ -78,7 +78,8 @@ _MANY = 50  # runs of which compare.csv alone has every figure
 _TRAINED = ("num_layers", "hidden_size", "seq_length", "global_batch_size", "train_iters", "params_dtype", "fp8")
 _HOW_TO_READ = (
     "Of several runs: their geometric mean, the arithmetic one where a value is not above zero, and of memory the most "
-    "that was needed. Below: the mean's 95 % interval, from three runs on. Beside: where a value comes from."
+    "that was needed. Below: the mean's 95 % interval, from three runs on, or that of a prediction. Beside: where a "
+    "value comes from."
 )
 _PARTED: Mapping[str, str] = {
     "lr_used": "the learning rates part",
@@ -478,7 +479,8 @@ def _how_ratios(comparison: Comparison, metrics: Iterable[str], none: bool = Fal
 def _figure(comparison: Comparison, label: str, metric: str) -> Measured:
     """Return a figure of a group."""
     pointer = f"/groups/{comparison.places[label]}/figures/{metric}"
-    return Measured(comparison.group_figures[label][metric], pointer)
+    predicted = any(g.label == label and g.runs[0].record.provenance == "estimated" for g in comparison.groups)
+    return Measured(comparison.group_figures[label][metric], pointer, predicted=predicted)
 
 
 def _audit_section(comparison: Comparison) -> Section:

@@ -86,9 +86,10 @@ def _legend(report: Report) -> str:
     measured = [cell for cell in cells if isinstance(cell, Measured) and cell.quantity.value is not None]
     used = {cell.quantity.source for cell in measured}
     marks = ", ".join(f"{mark} {meaning}" for source, (mark, meaning) in _MARKS.items() if source in used)
-    half = "; ± half of the 95 % interval of the geometric mean over runs"
-    some_interval = any(cell.quantity.interval for cell in measured)
-    return f"source: {marks}{half if some_interval else ''}" if marks else ""
+    means = {cell.predicted for cell in measured if cell.quantity.interval}
+    half = "; ± half of the 95 % interval of the geometric mean over runs" if False in means else ""
+    ends = "; predicted: the ends of a prediction's own 95 % interval" if True in means else ""
+    return f"source: {marks}{half}{ends}" if marks else ""
 
 
 def _text(cell: Cell) -> str:
@@ -98,7 +99,9 @@ def _text(cell: Cell) -> str:
     known = cell.quantity.readable()
     unit = f" {known.unit}" if cell.with_unit and known.unit else ""
     texts = [known.missing if known.value is None else f"{shown(known.value)}{unit} {_MARKS[known.source][0]}"]
-    if known.interval and known.value:
+    if known.interval and cell.predicted:
+        texts.append(f"{shown(known.interval[0], 3)} to {shown(known.interval[1], 3)} predicted")
+    elif known.interval and known.value:
         texts.append(f"±{shown(50 * (known.interval[1] - known.interval[0]) / abs(known.value), 2)} %")
     return "\n".join([*texts, *filter(None, map(text_of, cell.below))])
 

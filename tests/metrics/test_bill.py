@@ -55,6 +55,9 @@ def test_a_bill_by_hand() -> None:
     assert {name: found[name].value for name in expected} == pytest.approx(expected)
     assert found["total"].unit == "USD"
     assert found["total"].source == "computed"
+    for name in ("energy_kwh", "energy_mwh", "energy_j_per_token", "tokens_per_wh", "electricity", "carbon_t"):
+        assert found[name].note.startswith("hosts 20 % on top, PUE 1.25"), name
+    assert bill(option(), terms(goodput=0.9))["energy_j_per_token"].note == "GPUs alone, PUE 1, goodput 90 %"
 
 
 def test_lost_time_is_paid_for() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from parsers import read
+from parsers import read, write
 from parsers.cli import discover, imported, main, rows
 
 ROOT = Path(__file__).parent.parent.parent
@@ -100,6 +100,22 @@ def test_paths_that_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main([str(ENGINE), "-o", str(tmp_path / "file" / "below")]) == 2
     assert main([str(ENGINE), str(ENGINE), "-o", str(tmp_path / "out")]) == 2
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_parsed_log_replaces_a_parsed_log_and_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    here, others = tmp_path / "out", ["name=a", "name=b"]
+    for name in others:
+        assert main([str(ENGINE), name, "-o", str(here)]) == 0
+    run = replace(read(here), provenance="measured", id="mine")
+    write(run, here)
+    capsys.readouterr()
+    assert main([str(ENGINE), "-o", str(here)]) == 2
+    assert "found: measured, completed: mine" in capsys.readouterr().err
+    copy = tmp_path / "other.log"
+    copy.write_bytes(ENGINE.read_bytes())
+    write(run, here / "other")
+    assert main([str(ENGINE), str(copy), "-o", str(here)]) == 2
+    assert (read(here), read(here / "other")) == (run, run) and not (here / "engine").exists(), "all or nothing"
 
 
 def test_a_reader_that_goes_away_sees_no_traceback() -> None:
