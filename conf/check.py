@@ -62,7 +62,8 @@ def _world(r: Request, s: Sizes) -> Iterator[Problem]:
         )
         valid = [f"TP {tp} × PP {pp} × CP {s.cp}" for tp, pp in _nearest_splits(r, s)]
         multiple = -(-r.world_size // size) * size
-        yield Problem("layout", what, allowed=listed(valid), hint=f"one of these, or {multiple} GPUs for this layout")
+        hint = f"{'one of these, or ' if valid else ''}{multiple} GPUs for this layout"
+        yield Problem("layout", what, allowed=listed(valid), hint=hint)
 
 
 def _nearest_splits(r: Request, s: Sizes) -> list[tuple[int, int]]:

@@ -101,7 +101,8 @@ def resolve(request: Request, reasons: tuple[str, ...]) -> Experiment:
     r = _filled_in(replace(request, layout=choice), row)
     missing = [no_row(choice.table, *case)] if choice.table and row is None else []
     if wrong := [*missing, *problems(r, layout=not missing)]:
-        row_says = [Problem("layout", f"the row says: {row.note} [{row.source}]")] if row else []
+        of_layout = any(problem.where.startswith("layout") for problem in wrong)
+        row_says = [Problem("layout", f"the row says: {row.note} [{row.source}]")] if row and of_layout else []
         raise ConfigError(*wrong, *row_says)
     return _made(r, row.source if row else None, (*reasons, *_reasons(request, r, row)))
 

@@ -32,7 +32,7 @@ def columns_of(e: Experiment, timed: bool = True) -> dict[str, Column]:
     of it is timed."""
     precision = precision_of(e)
     machine = columns_of_hardware(e.hardware, precision)
-    if timed and e.hardware.vendor is None:
+    if timed and e.hardware.name == "cpu":
         machine |= columns_of_host(e.gpus_per_node, useful_threads_of(e))
     elif timed and (problems := [*_unknown(e, machine, precision)]):
         raise ConfigError(*problems)

@@ -179,9 +179,11 @@ def _needed(request: Request, fixed: Mapping[str, Any], columns: Mapping[str, In
 
 
 def _recomputations(request: Request) -> list[int]:
-    """Return the places in RECOMPUTED that the request allows."""
+    """Return the places in RECOMPUTED that the request allows. The core of the attention is done again only where that
+    was typed: fused attention keeps nothing of it, so that it takes time and frees no memory."""
     wanted = request.training.recompute_granularity
-    return [n for n, one in enumerate(RECOMPUTED) if wanted in (None, one["recompute_granularity"])]
+    names = [one["recompute_granularity"] for one in RECOMPUTED]
+    return [n for n, name in enumerate(names) if name == wanted or (wanted is None and name != "selective")]
 
 
 def _none_left(request: Request) -> Problem:

@@ -14,13 +14,15 @@ from msgspec.structs import replace as changed
 from numpy.typing import NDArray
 
 from conf.compose import choices, compose
-from conf.errors import ConfigError, Problem
+from conf.errors import ConfigError, Problem, listed
 from conf.facts import hardware
 from conf.load import _request, _values, settle
 from conf.schema import Request
+from conf.threads import useful_threads
 from estimate.experiment import columns_of
 from estimate.figures import Estimate, estimate
 from estimate.fitted import Parameters
+from estimate.host import columns_of_host
 from estimate.jobs import GB, Jobs, Numbers
 from estimate.layouts import Integers, Layouts, layouts_of
 from estimate.memory import memory
@@ -33,6 +35,8 @@ from metrics.quantity import Quantity
 Objective = Literal["throughput", "cost", "energy", "time"]
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 BEST = 10
+_SEVERAL = ("platform", "hardware", "nodes", "precision")
+"""Keys of which a search compares several values: its tables and commands name them."""
 _NEAR = 1e-9
 
 
@@ -105,10 +109,15 @@ class Search:
 
 def requests_of(overrides: Sequence[str]) -> list[tuple[tuple[str, ...], Request]]:
     """Return every request that `overrides` describe, with the overrides of each: values with commas between them
-    (hardware=b200,mi355x) are one each. The platform follows from the hardware where it is not typed. ConfigError: it
-    is none."""
+    (hardware=b200,mi355x) are one each, and one that is there twice is one. The platform follows from the hardware
+    where it is not typed; layout=searched is what a search does. ConfigError: it is none, or of several models or
+    batches, of which none is better."""
+    values = {text: _values(text) for text in overrides if not text.startswith("layout=searched")}
+    if several := [t for t, own in values.items() if len(own) > 1 and t.partition("=")[0] not in _SEVERAL]:
+        what, hint = "has several values, of which a search takes one", "a command each"
+        raise ConfigError(*(Problem(text, what, "", f"several of {listed(_SEVERAL)}", hint) for text in several))
     found = []
-    for job in product(*map(_values, overrides)):
+    for job in dict.fromkeys(product(*values.values())):
         typed = with_platform(job)
         common, side, _ = settle(typed)
         found.append((typed, _request(compose([*common, *side]))))
@@ -119,7 +128,8 @@ def with_platform(overrides: Sequence[str]) -> tuple[str, ...]:
     """Return `overrides` with the platform of their hardware, where they name one and no platform."""
     keys = dict(text.partition("=")[::2] for text in overrides)
     device = hardware(keys["hardware"]) if keys.get("hardware") in choices("hardware") else None
-    platform = (f"platform={device.vendor}",) if device and device.vendor and "platform" not in keys else ()
+    known = device is not None and device.vendor in choices("platform") and "platform" not in keys
+    platform = (f"platform={device.vendor}",) if device and known else ()
     return (*overrides, *platform)
 
 
@@ -156,6 +166,7 @@ def search(
 def jobs_of_layouts(layouts: Layouts) -> Jobs:
     """Return the jobs of all layouts: what they have in common is that of the first."""
     columns = {name: np.asarray(value) for name, value in columns_of(layouts.experiment_of(0)).items()}
+    columns |= _processors(layouts) if layouts.request.hardware.vendor is None else {}
     sizes = {
         "tensor_model_parallel_size": layouts.tp,
         "expert_tensor_parallel_size": layouts.tp,
@@ -174,6 +185,15 @@ def jobs_of_layouts(layouts: Layouts) -> Jobs:
 
 
 _SELECTIVE, _FULL = 1, 2  # of RECOMPUTED
+
+
+def _processors(layouts: Layouts) -> dict[str, Numbers]:
+    """Return the rates of this machine for the processes of each layout: a small micro-batch pays for fewer threads."""
+    r = layouts.request
+    tokens = layouts.micro_batch_size * r.training.seq_length / layouts.cp
+    useful, where = np.unique([useful_threads(each, r.model.hidden_size) for each in tokens], return_inverse=True)
+    rates = [columns_of_host(r.ranks_per_node, int(threads))["peak_flops"] for threads in useful]
+    return dict.fromkeys(("peak_flops", "peak_bf16_flops"), np.array(rates, dtype=float)[where])
 
 
 def _space(request: Request, terms: Terms, limits: Limits, parameters: Parameters | None) -> Space:
@@ -258,7 +278,7 @@ def _parts(space: Space, index: int) -> dict[str, float]:
 def _behind(space: Space, index: int, first: _Place, objective: Objective) -> str:
     """Return why a layout is behind the best: by how much, and which parts are longer; empty of the best itself."""
     share = _score(space, index, objective) / _score(*first, objective) - 1
-    if (space, index) == first:
+    if space is first[0] and index == first[1]:
         return ""
     if space is not first[0]:
         return f"{100 * share:+.1f} %"

@@ -15,6 +15,8 @@ from metrics.bill import Terms, bill
 from metrics.quantity import Quantity, shown
 
 _RUN = 3
+_SURE = 0.05
+"""Share of a GPU's memory that must be free for a layout to fit for sure (docs/guide/estimate.md, "How wrong")."""
 _FRONT = 12
 
 
@@ -34,6 +36,7 @@ def lines(result: Search, terms: Terms, typed: Sequence[str]) -> Iterator[str]:
         layout = result.unfit.estimate.experiment.layout
         needs = f"{taken / GB:,.0f} GB of {room / GB:,.0f}"
         yield f"memory decides: {layout} would be ahead ({result.unfit.behind}), and needs {needs}"
+    yield from _nearly_full(result.best[0])
     yield from ("", "the parts of a step, s", *_parts(result.best[:_RUN]))
     if several:
         yield from ("", "the best of each", _row(_HEAD))
@@ -43,6 +46,14 @@ def lines(result: Search, terms: Terms, typed: Sequence[str]) -> Iterator[str]:
         )
     yield from ("", *_front(result, terms))
     yield from ("", "to run", *(f"{n}. {_command(found.estimate.experiment, typed)}" for n, found in _numbered(result)))
+
+
+def _nearly_full(best: Found) -> Iterator[str]:
+    """Yield that the best may not fit: memory is predicted to within a few percent."""
+    taken, room = best.space.memory_bytes[best.index], best.space.room_bytes
+    if taken > (1 - _SURE) * room:
+        needs = f"the best needs {taken / GB:,.1f} GB of {room / GB:,.1f}, known to a few percent"
+        yield f"memory is tight: {needs}; headroom={100 * _SURE:g}% takes none beyond {(1 - _SURE) * room / GB:,.0f}"
 
 
 def to_json(result: Search, typed: Sequence[str]) -> dict[str, Any]:

@@ -21,6 +21,9 @@ def with_searched(overrides: Sequence[str]) -> Iterator[tuple[tuple[str, ...], s
     several GPUs at once, or no layout fits."""
     values = next((text.partition("=")[2] for text in overrides if text.startswith("layout=")), "").split(",")
     rest = tuple(text for text in overrides if not text.startswith("layout="))
+    if wrong := [value for value in values if value.startswith("searched") and not _SEARCHED.fullmatch(value)]:
+        allowed = f"searched, searched:1 to searched:{BEST}"
+        raise ConfigError(*(Problem(f"layout={value}", "is no place of a search", allowed=allowed) for value in wrong))
     wanted = [match for value in values if (match := _SEARCHED.fullmatch(value))]
     if not wanted:
         yield tuple(overrides), None

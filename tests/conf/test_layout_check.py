@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -98,3 +99,16 @@ def test_the_layouts_that_are_proposed_are_valid(tensor: int, pipeline: int, nod
     it = case(tensor, pipeline, 1, nodes, 256 * 3, 1)
     for tp, pp in _nearest_splits(it, Sizes.of(it.layout)):
         resolve(case(tp, pp, 1, nodes, 256 * 3, 1), ())
+
+
+def test_no_layouts_are_offered_where_none_is_near() -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve(case(1, 1, 3, 1, 128, 1), ())
+    (world,) = [problem for problem in caught.value.problems if "does not divide 8 GPUs" in problem.what]
+    assert (world.allowed, world.hint) == ("", "9 GPUs for this layout")
+
+
+def test_a_row_says_nothing_of_what_is_no_layout() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_experiment("model=llama31_8b", "platform=nvidia", "hardware=h100", "training.micro_batch_size=0")
+    assert [problem.where for problem in caught.value.problems] == ["training.micro_batch_size"]

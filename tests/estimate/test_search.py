@@ -11,6 +11,7 @@ import pytest
 
 from conf import load_experiment
 from conf.errors import ConfigError
+from conf.threads import cores_here
 from estimate.figures import estimate
 from estimate.search import Limits, Objective, Search, requests_of, search
 from estimate.search_text import lines, to_json
@@ -80,6 +81,32 @@ def test_the_ten_best_are_in_order_and_say_what_they_lose_by() -> None:
     assert longer in last.behind
 
 
+def test_a_search_ranks_by_the_times_that_it_prints_where_a_small_batch_pays_for_fewer_threads() -> None:
+    found = result("model=llama_tiny", "hardware=cpu", "gpus_per_node=1")
+    assert len({float(rate) for rate in np.unique(found.spaces[0].jobs.peak_flops)}) == min(cores_here(), 2)
+    for one in found.best:
+        printed = value_of(one.estimate.figures["step_time_mean_s"])
+        assert one.space.time.step_time_s[one.index] == pytest.approx(printed)
+
+
+def test_what_is_there_twice_is_one_candidate() -> None:
+    assert len(requests_of(("model=llama31_8b", "hardware=h100,h100", "nodes=1,1"))) == 1
+
+
+@pytest.mark.parametrize("several", ["model=llama31_8b,llama31_70b", "training.global_batch_size=64,128"])
+def test_a_search_is_of_one_model_and_batch(several: str) -> None:
+    with pytest.raises(ConfigError, match="has several values"):
+        requests_of((*BOTH[:2], several) if not several.startswith("model") else (*BOTH[1:], several))
+
+
+def test_attention_alone_is_done_again_only_where_that_was_typed() -> None:
+    """It would take time and free nothing."""
+    done_again = {one.estimate.experiment.training.recompute_granularity or "none" for one in result(*SMALL).best}
+    assert "selective" not in done_again
+    typed = result(*SMALL, "training.recompute_granularity=selective")
+    assert {one.estimate.experiment.training.recompute_granularity for one in typed.best} == {"selective"}
+
+
 @pytest.mark.parametrize("objective", ["throughput", "cost", "energy", "time"])
 def test_the_bill_of_the_best_is_the_least_of_each_gpu(objective: Objective) -> None:
     found = result(*BOTH, objective=objective)
@@ -98,6 +125,15 @@ def test_the_ratio_of_two_gpus_has_an_interval_of_both_errors() -> None:
     low, high = interval_of(ratio.ratio)
     width = np.hypot(*(np.log(most / least) for least, most in intervals))
     assert np.log(high / low) == pytest.approx(width)
+
+
+def test_a_best_that_leaves_little_memory_says_so_and_what_to_type() -> None:
+    full = result("model=llama31_70b", "hardware=h100", "nodes=8", "precision=fp8")
+    taken, room = full.best[0].space.memory_bytes[full.best[0].index], full.best[0].space.room_bytes
+    assert 0.95 * room < taken <= room
+    assert any("memory is tight" in line and "headroom=5%" in line for line in lines(full, TERMS, ()))
+    roomy = result("model=llama31_70b", "hardware=h100", "nodes=8", "precision=fp8", limits=Limits(headroom=0.05))
+    assert not any("memory is tight" in line for line in lines(roomy, TERMS, ()))
 
 
 def test_limits_exclude_what_takes_more() -> None:

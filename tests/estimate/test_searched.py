@@ -37,6 +37,8 @@ def test_what_is_not_searched_stays_as_it_was_typed() -> None:
     [
         (["layout=searched:11"], "the best 10 are kept"),
         (["layout=searched:0"], "1 to 10"),
+        (["layout=searched:abc"], "is no place of a search"),
+        (["layout=searched:99999"], "is no place of a search"),
         (["layout=searched", "method=max_performance"], "a recipe brings its own layout"),
         (["layout=searched", "nodes=1,2"], "these are several"),
     ],
@@ -49,3 +51,18 @@ def test_what_cannot_be_searched_is_refused(words: list[str], what: str) -> None
 def test_several_take_a_multirun(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*CASE, "layout=searched,searched:2", "dry_run=true"]) == 2
     assert "-m before them" in capsys.readouterr().err
+
+
+def test_an_estimate_takes_a_searched_layout_and_a_search_what_a_launch_was_typed_with(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from estimate.cli import main as estimate
+    from estimate.cli import search
+
+    assert search([*CASE, "layout=searched", "--json"]) == 0
+    second = json.loads(capsys.readouterr().out)["best"][1]
+    assert estimate([*CASE, "layout=searched:2", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["layout"] == second["layout"]
+    assert shown["figures"]["step_time_mean_s"]["value"] == second["figures"]["step_time_mean_s"]["value"]
+    assert any("number 2 in predicted speed" in note for note in shown["notes"])
