@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import wraps
 from importlib import import_module
+from textwrap import shorten
 from typing import Any, TextIO, TypeVar, cast
 
 from conf.plain import harmless, terminal
@@ -73,6 +74,18 @@ def blamed(where: str, what: str, hint: str = "") -> Iterator[None]:
         lines = [at.lineno for at in extract_tb(error.__traceback__) if at.filename.endswith(where)]
         where = f"{where}:{lines[-1]}" if lines else where
         raise ConfigError(Problem(where, what, f"{type(error).__name__}: {error}", hint=hint)) from error
+
+
+@contextmanager
+def made_by(command: str, path: object) -> Iterator[None]:
+    """Turn any error inside into the ConfigError that the file `path` of a user is not what our `command` wrote."""
+    try:
+        yield
+    except Exception as error:
+        first = error.problems[0] if isinstance(error, UserError) else None
+        found = shorten(f"{first.what}: {first.found}" if first else str(error), 150, placeholder=" …")
+        what = f"is not what `{command}` writes, or a part of it"
+        raise ConfigError(Problem(str(path), what, found, f"a whole file of `{command}`", "write it again")) from error
 
 
 @contextmanager

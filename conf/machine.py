@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from conf.errors import ConfigError, Problem, blamed
+from conf.errors import ConfigError, Problem, made_by
 from conf.vocabulary import read_yaml
 
 VERSION = 5
@@ -143,11 +143,12 @@ def read(path: Path) -> Machine:
     """Return the machine of a file. ConfigError: it is none, of another version, or was changed since."""
     if not path.is_file():
         raise ConfigError(Problem(str(path), "no such file", hint="tprimat measure writes one"))
-    with blamed(str(path), "cannot be used as a machine's figures"):
+    with made_by("measure", path):
         values = dict(read_yaml.__wrapped__(path))  # anew: measure may have written it again
-        stated, version = values.pop("hash", None), values.get("version", VERSION)
-        if version != VERSION:  # before all else: its fields are others
-            raise ConfigError(Problem(str(path), "is of another version", str(version), str(VERSION), "measure again"))
+    stated, version = values.pop("hash", None), values.get("version", VERSION)
+    if version != VERSION:  # before all else: its fields are others
+        raise ConfigError(Problem(str(path), "is of another version", str(version), str(VERSION), "measure again"))
+    with made_by("measure", path):
         machine = msgspec.convert(values, Machine, strict=False)
     if stated != _hash(msgspec.to_builtins(machine)):
         hint = "measure again, or estimate calibrate"

@@ -4,7 +4,7 @@ not learned from."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from math import log, sqrt
 from typing import NamedTuple
@@ -49,8 +49,11 @@ class Calibration:
     warnings: tuple[str, ...]
 
 
-def calibrate(parameters: Parameters, jobs: Jobs, step_time_s: Numbers) -> Calibration:
-    """Return the parameters after own runs of any number of stacks. step_time_s: shape (n,), measured.
+def calibrate(
+    parameters: Parameters, jobs: Jobs, step_time_s: Numbers, names: Sequence[str] | None = None
+) -> Calibration:
+    """Return the parameters after own runs of any number of stacks. step_time_s: shape (n,), measured. names: of the
+    runs, as warnings have them.
 
     Runs that contradict what the others say are left out, the farthest off first, until none does: one slow run would
     make the others look too fast."""
@@ -66,7 +69,7 @@ def calibrate(parameters: Parameters, jobs: Jobs, step_time_s: Numbers) -> Calib
             none = np.zeros_like(used)  # two contradict each other alike: what is known of other machines decides
             worst = max(off, key=lambda i: _off(parameters, jobs, step_time_s, i, none).times)
         used[worst] = False
-        warnings[worst] = f"run {worst + 1} was not learned from: {off[worst].text}"
+        warnings[worst] = f"{names[worst] if names else f'run {worst + 1}'} was not learned from: {off[worst].text}"
     learned = _learned(parameters, jobs.take(used), step_time_s[used]) if used.any() else parameters
     learned = _widened(learned, _few_of(parameters, jobs)) if 0 < used.sum() < ENOUGH else learned
     return Calibration(learned, used, tuple(warnings[i] for i in sorted(warnings)))

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from conf.arguments import JSON, OUTPUT, Arguments, Command, Key, between, experiment_keys, positive, program
 from conf.devices import processor
-from conf.errors import ConfigError, InputError, Main, Problem, command, writing
+from conf.errors import ConfigError, InputError, Main, Problem, command, listed, writing
 from conf.load import load
 from conf.plain import plain
 from conf.resolve import Experiment
@@ -22,7 +22,7 @@ from metrics.bill import Bill, Prices, Terms, bill
 from metrics.quantity import Quantity, shown
 from metrics.terms import KEYS, left_at_nothing, terms_of
 from parsers.find import FILTERS, SKIP, WHERE, filter_keys, find_and_warn
-from parsers.storage import dumps, write
+from parsers.storage import dumps, keep_runs, write
 
 if TYPE_CHECKING:  # numpy takes a quarter of a second, which completion and --help do not wait for
     from estimate.figures import Estimate
@@ -43,7 +43,7 @@ ESTIMATE = Command(
     known=experiment_keys,
     switches={
         "--explain": "the parts of a step as bars, the roofline of each module, and what moves the step time",
-        "--json": "every figure with unit, source and interval",
+        "--json": "every figure with unit, source, and the intervals of 95 and 80 %",
     },
     output="here: write it as a record, which compare shows beside measured runs, and as a page",
     examples=(
@@ -57,6 +57,7 @@ ROWS = Command(
     summary="Predict every row of a table of runs (docs/guide/estimate.md has its columns).",
     words="FILE.csv",
     output="here: the file to write, the table with its predictions",
+    output_word="FILE",
     switches={"--json": "how many rows were predicted, as JSON"},
     examples=("sweep.csv -o predicted.csv",),
 )
@@ -81,7 +82,7 @@ _SEARCHED = (
     ),
     Key("headroom", "share of a GPU's memory that stays free (default: 0)", between(0, 0.95, "0 to 95 %"), 0.0, "10%"),
     Key("most_cost", "of the training, in the prices' currency", positive(), None, "2e6"),
-    Key("most_power_w", "of all GPUs and hosts at their TDP", positive("W"), None, "1e6"),
+    Key("most_power_w", "of all GPUs at their TDP, with host_share and pue as given", positive("W"), None, "1e6"),
     Key("most_days", "of the training", positive("days"), None, "30"),
 )
 SEARCH = replace(
@@ -91,6 +92,7 @@ SEARCH = replace(
     keys=(*KEYS, _CALIBRATED, *_SEARCHED),
     switches=JSON,
     output="here: the page to write, with a picture of the layouts that no other beats",
+    output_word="FILE",
     examples=(
         "model=llama31_70b hardware=mi300x nodes=8",
         "model=llama31_70b hardware=b200,mi355x nodes=8 objective=cost -o layouts.html",
@@ -116,6 +118,7 @@ CALIBRATE = Command(
     switches={"--json": "each run with its step time and whether it was learned from, and the warnings, as JSON"}
     | SKIP,
     output="here: the file of parameters to write, which calibrated=FILE reads",
+    output_word="FILE",
     examples=("runs/ -o mine.yaml",),
 )
 FIT = Command(
@@ -125,6 +128,7 @@ FIT = Command(
     words_help="with step_time_used_s or step_time_s; default: conf/tables/measured.csv",
     switches={"--json": "the table and how many of its runs were used, as JSON"},
     output="here: the file of parameters to write",
+    output_word="FILE",
     examples=("-o fitted.yaml",),
 )
 
@@ -156,14 +160,17 @@ def search(argv: Sequence[str] | None = None) -> int:
     from estimate import search_text
     from estimate.search import search as searched
 
-    terms = _terms(arguments)
-    found = searched(_requests(arguments.others), terms, *_wanted(arguments))
+    terms, left = terms_of(arguments, ()), left_at_nothing(arguments)
+    requests = _requests(arguments.others)
+    found = searched(requests, terms, *_wanted(arguments, requests))
+    left += _unpriced(arguments, terms, (one.estimate.experiment for one in found.of_each))
     words = arguments.others
+    lines = [*search_text.lines(found, terms, words), *map(_note, left)]
     if arguments.output is not None:
         from estimate.page import write_search
 
-        write_search(arguments.output, found, terms, search_text.lines(found, terms, words))
-    _print(arguments, lambda: search_text.to_json(found, words), lambda: search_text.lines(found, terms, words))
+        write_search(arguments.output, found, terms, lines)
+    _print(arguments, lambda: search_text.to_json(found, words) | {"notes": left}, lambda: lines)
     return 0
 
 
@@ -186,9 +193,12 @@ def plan(argv: Sequence[str] | None = None) -> int:
     arguments = PLAN.parse(argv)
     from estimate import training_plan
 
-    terms = _terms(arguments)
-    made = training_plan.plans(_requests(arguments.others), terms, *_wanted(arguments))
-    _print(arguments, lambda: training_plan.to_json(made, terms), lambda: training_plan.lines(made, terms))
+    terms, left = terms_of(arguments, ()), left_at_nothing(arguments)
+    requests = _requests(arguments.others)
+    made = training_plan.plans(requests, terms, *_wanted(arguments, requests))
+    left += _unpriced(arguments, terms, (one.estimate.experiment for one in made))
+    lines = (*training_plan.lines(made, terms), *map(_note, left))
+    _print(arguments, lambda: training_plan.to_json(made, terms) | {"notes": left}, lambda: lines)
     return 0
 
 
@@ -200,8 +210,11 @@ def _print(arguments: Arguments, as_json: Callable[[], Any], lines: Callable[[],
         print(plain("\n".join(lines()), keep="\n"))
 
 
-def _terms(arguments: Arguments) -> Terms:
-    return _with_hosts(arguments, terms_of(arguments, ()), ())[0]
+def _unpriced(arguments: Arguments, terms: Terms, experiments: Iterable[Experiment]) -> list[str]:
+    """Return of which GPUs the user's prices say nothing."""
+    known, stated = terms.prices.per_gpu_hour, any(arguments[name] for name in ("price", "price.*", "capex.*"))
+    others = sorted({e.hardware.name for e in experiments} - {*known}) if stated else []
+    return [f"price: of {listed(sorted(known))}, none of {name}, whose cost is unknown" for name in others]
 
 
 def _requests(overrides: Sequence[str]) -> list[Request]:
@@ -210,13 +223,13 @@ def _requests(overrides: Sequence[str]) -> list[Request]:
     return [request for _, request in requests_of(overrides)]
 
 
-def _wanted(arguments: Arguments) -> tuple[Any, Any, Any]:
+def _wanted(arguments: Arguments, requests: Iterable[Request]) -> tuple[Any, Any, Any]:
     """Return the limits, the objective and the parameters of a search."""
     from estimate.search import Limits
 
     names = {"headroom": "headroom", "most_cost": "cost", "most_power_w": "power_w", "most_days": "days"}
     limits = Limits(**{name: arguments[key] for key, name in names.items()})
-    return limits, arguments["objective"], _parameters(arguments["calibrated"])
+    return limits, arguments["objective"], _parameters(arguments["calibrated"], {r.hardware.name for r in requests})
 
 
 @command
@@ -234,20 +247,23 @@ def calibrate(argv: Sequence[str] | None = None) -> int:
     from estimate.of_record import measured
 
     known = measured(find_and_warn(arguments.rest, arguments.switches, other_keys=CALIBRATE.names))
-    start = _parameters(arguments["calibrated"]) or shipped_for(np.unique(known.jobs.hardware).tolist())
-    learned = calibrated(start, known.jobs, np.array(known.step_time_s))
-    with writing(arguments.output):
-        written(arguments.output, learned.parameters)
+    hardware = {*np.unique(known.jobs.hardware).tolist()}
+    start = _parameters(arguments["calibrated"], hardware) or shipped_for(hardware)
+    learned = calibrated(start, known.jobs, np.array(known.step_time_s), known.names)
+    file = arguments.output if learned.used.any() else None
+    if file:
+        with writing(file):
+            written(file, learned.parameters)
     runs = [*zip(known.names, known.step_time_s, map(bool, learned.used), strict=True)]
     if "--json" in arguments.switches:
         learning = [{"run": name, "step_time_s": seconds, "learned_from": used} for name, seconds, used in runs]
-        print(dumps({"runs": learning, "warnings": [*learned.warnings], "file": str(arguments.output)}, indent=1))
+        print(dumps({"runs": learning, "warnings": [*learned.warnings], "file": file and str(file)}, indent=1))
     else:
         for name, seconds, used in runs:
             print(f"{name}: {shown(seconds)} s a step, {'learned from' if used else 'not learned from'}")
         for text in learned.warnings:
             print(f"warning: {text}")
-        print(f"{arguments.output}: calibrated={arguments.output} uses it")
+        print(f"{file}: calibrated={file} uses it" if file else f"nothing was learned, {arguments.output} not written")
     return 1 if learned.warnings else 0
 
 
@@ -302,12 +318,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     from estimate.figures import estimate
 
     terms, notes = terms_of(arguments, ()), list[str]()
-    own = _parameters(arguments["calibrated"]), _machine(arguments["machine"], notes)
-    result = estimate(_experiment(arguments.others, notes), *own)
-    terms, notes = _with_hosts(arguments, terms, notes)
+    machine, e = _machine(arguments["machine"], notes), _experiment(arguments.others, notes)
+    result = estimate(e, _parameters(arguments["calibrated"], {e.hardware.name}), machine)
+    notes += [*left_at_nothing(arguments), *_unpriced(arguments, terms, [result.experiment])]
     if arguments.output is not None:
+        keep_runs([(record := result.record(), arguments.output)])
         with writing(arguments.output):
-            write(result.record(), arguments.output)
+            write(record, arguments.output)
         from estimate.page import write_estimate
 
         write_estimate(arguments.output / "estimate.html", result, _lines(result, terms, notes, True))
@@ -316,10 +333,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parameters(path: Path | None) -> Any:
+def _parameters(path: Path | None, hardware: Collection[str]) -> Any:
+    """Return the parameters of a file. ConfigError: it is of CPUs, and this is none, or the other way round."""
     from estimate.fitted import read
+    from estimate.host import of_host
 
-    return None if path is None else read(path)
+    known = None if path is None else read(path)
+    if known and (others := [name for name in hardware if (name == "cpu") != of_host(known)]):
+        kind = "CPUs" if of_host(known) else "GPUs"
+        raise ConfigError(Problem(str(path), f"is learned from runs on {kind}", listed(others), kind, "leave it out"))
+    return known
 
 
 def _machine(path: Path | None, notes: list[str]) -> Any:
@@ -335,8 +358,13 @@ def _machine(path: Path | None, notes: list[str]) -> Any:
 def _experiment(overrides: Sequence[str], notes: list[str]) -> Experiment:
     """Return the experiment, on the platform of its hardware where none is typed. ConfigError: it is not valid."""
     from estimate.search import with_platform
+    from estimate.searched import with_searched
 
-    typed = with_platform(overrides)
+    several = [*with_searched(with_platform(overrides))]
+    if len(several) > 1:
+        raise ConfigError(Problem("layout", "has several values", hint="a command each, or `estimate search`"))
+    ((typed, why),) = several
+    notes += [why] if why else []
     try:
         e = load(typed)
     except ConfigError as error:
@@ -359,16 +387,6 @@ def _searched(overrides: Sequence[str], notes: list[str]) -> Experiment:
     return found.best[0].estimate.experiment
 
 
-def _with_hosts(arguments: Arguments, terms: Terms, notes: Sequence[str]) -> tuple[Terms, list[str]]:
-    """Return terms with the power of hosts, where the user says nothing of it, and what a bill leaves out."""
-    from estimate.figures import HOST_SHARE, HOSTS
-
-    if "host_share" in arguments.typed:
-        return terms, [*notes, *left_at_nothing(arguments)]
-    left = [] if "pue" in arguments.typed else ["energy and CO2 are without the building (pue=1.25)"]
-    return replace(terms, host_share=HOST_SHARE), [*notes, HOSTS, *left]
-
-
 def _lines(result: Estimate, terms: Terms, notes: Sequence[str], explain: bool) -> Iterator[str]:
     e, figures = result.experiment, result.figures
     gpus = f"{e.layout.world_size} × {e.hardware.spelled}"
@@ -378,7 +396,7 @@ def _lines(result: Estimate, terms: Terms, notes: Sequence[str], explain: bool) 
     allocated = figures["peak_memory_allocated_bytes"].readable()
     yield _row("memory per GPU", f"{device} of {room}: {result.fits}", f"{allocated} allocated by torch; {device.note}")
     yield from (_row("what fits", change) for change in what_fits(e))
-    yield from (_row(label, _interval(figures[name]), figures[name].note) for label, name in _SPEEDS)
+    yield from (_row(label, _interval(figures[name]), _narrower(figures[name])) for label, name in _SPEEDS)
     yield _row("how wrong", result.accuracy)
     yield _row(f"for {terms.tokens:g} tokens", "", f"goodput {100 * terms.goodput:g} %, PUE {terms.pue:g}")
     bill_: Bill = bill(result.option, terms)
@@ -387,7 +405,7 @@ def _lines(result: Estimate, terms: Terms, notes: Sequence[str], explain: bool) 
         note = bill_[name].note
         yield _row(f"  {name}", _interval(bill_[name]), "" if note in said else note)
         said.add(note)
-    yield from (_row("note", note) for note in notes)
+    yield from map(_note, notes)
     if explain:
         yield from _explained(result)
 
@@ -406,11 +424,23 @@ def _row(label: str, text: str, note: str = "") -> str:
     return f"{label:<{_COLUMN}}{text:<44} {note}".rstrip()
 
 
+def _note(text: str) -> str:
+    return _row("note", text)
+
+
 def _interval(quantity: Quantity) -> str:
     if quantity.value is None or quantity.interval is None:
         return str(quantity)
     low, high = quantity.interval
     return f"{quantity} ({shown(low, 3)} to {shown(high, 3)})"
+
+
+def _narrower(quantity: Quantity) -> str:
+    """Return the note of a speed; behind that of the step time, whose the others follow from, the ends with 80 %."""
+    if quantity.unit != "s" or quantity.interval_80 is None:
+        return quantity.note
+    low, high = quantity.interval_80
+    return f"{quantity.note}; with 80 %: {shown(low, 3)} to {shown(high, 3)} s"
 
 
 def _work(e: Experiment) -> str:

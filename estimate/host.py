@@ -60,6 +60,12 @@ def shipped_for(hardware: Iterable[str]) -> Parameters:
     return msgspec.structs.replace(known, values={**known.values, **own})
 
 
+def of_host(known: Parameters) -> bool:
+    """Return whether parameters are those of a CPU, as guessed or with what its runs said."""
+    values = known.values
+    return all(name in values and values[name].prior == prior for name, prior in PARAMETERS.items())
+
+
 def columns_of_host(processes: int, useful: int) -> dict[str, float | str]:
     """Return the machine's columns of Jobs for one of `processes` on this host. useful: the most threads that pay for
     each (conf.threads)."""

@@ -6,30 +6,38 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import exp
 from typing import Any, Literal
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace as changed
 
 from conf.resolve import Experiment
 from estimate.experiment import columns_of
+from estimate.figures import estimate
 from estimate.fitted import Parameters, Value, shipped
 from estimate.jobs import GB, Jobs, Numbers
-from estimate.memory import memory
-from estimate.step_time import step_time
-from metrics.quantity import shown
+from estimate.memory import ASSUMED, memory
+from estimate.predict import half_widths
+from estimate.search_text import _decided, _interval
+from estimate.step_time import cases_of, step_time
+from metrics.quantity import Quantity, shown
 
 Mode = Literal["training", "forward"]
 LENGTHS = tuple(range(1024, 2**20 + 1, 1024))
 _BF16 = 2
+_ASSUMED = f"with {', '.join(ASSUMED)}, which are assumed"
 _MODES: tuple[Mode, ...] = ("training", "forward")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheme:
     """A way to split, at n lengths; arrays of shape (n,). gathered: keys and values are gathered before the attention
-    and not sent around it. sent_bytes: by one GPU in a step. fits: what its device shows is at most what it has."""
+    and not sent around it. sent_bytes: by one GPU in a step. fits: what its device shows is at most what it has.
+    half_95: half the width of the interval of the logarithm of the step time; nan where it is `unmeasured`."""
 
+    experiment: Experiment
     name: str
     mode: Mode
     gathered: bool
@@ -40,6 +48,14 @@ class Scheme:
     step_time_s: Numbers
     tokens_per_s: Numbers
     fits: Numbers
+    half_95: Numbers
+
+    @property
+    def unmeasured(self) -> str:
+        """Return why nobody knows how wrong the step time is; empty where measured runs say so."""
+        if self.mode == "forward":
+            return "no interval: no run of a forward pass alone was measured"
+        return "no interval: no measured run gathers keys and values" if self.gathered else ""
 
     @property
     def time_per_token_s(self) -> Numbers:
@@ -67,8 +83,12 @@ def scheme(
         own["context_parallel"] = sent["context"] / _rate(jobs, p) + waits
         bytes_ = bytes_ + _keys_and_values(jobs)
     seconds = np.broadcast_to(sum(own.values()), jobs.seq_length.shape)
+    unmeasured = gathered or mode == "forward"
+    half = np.full(len(lengths), np.nan) if unmeasured else half_widths(jobs, p, cases_of(jobs))[1]
     exposed = ("tensor_parallel", "context_parallel", "expert_parallel", "pipeline_sends", "data_parallel")
     return Scheme(
+        experiment=e,
+        half_95=half,
         name=f"{e.layout}{', gathered' if gathered else ''}",
         mode=mode,
         gathered=gathered,
@@ -103,6 +123,39 @@ def crossing(e: Experiment, mode: Mode = "training", lengths: Sequence[int] = LE
     ahead = ring.tokens_per_s > split.tokens_per_s
     first = len(ahead) - int(np.argmin(ahead[::-1])) if not ahead.all() else 0
     return int(lengths[first]) if first < len(ahead) else None
+
+
+def undecided(e: Experiment, lengths: Sequence[int] = LENGTHS) -> list[int]:
+    """Return the lengths at which either of TP × PP and CP's ring may train faster: the interval of the ratio of their
+    times holds 1. Of forward passes nobody knows."""
+    split, ring, _ = schemes(e, lengths)
+    of_log = np.log(split.step_time_s / ring.step_time_s)
+    return [int(lengths[n]) for n in np.flatnonzero(np.abs(of_log) <= np.hypot(split.half_95, ring.half_95))]
+
+
+def _ratio(split: Scheme, ring: Scheme) -> Quantity:
+    """Return the step time of TP × PP in those of CP's ring at the first length, half widths added as squares."""
+    value, half = float(split.step_time_s[0] / ring.step_time_s[0]), float(np.hypot(split.half_95, ring.half_95)[0])
+    note = split.unmeasured or "the errors of both are taken as independent, which nobody measured"
+    known = Quantity.of(value, "", "computed", note)
+    return known if split.unmeasured else changed(known, interval=(value * exp(-half), value * exp(half)))
+
+
+def _figures(one: Scheme) -> dict[str, Quantity]:
+    """Return what a scheme takes at its first length, that of its experiment; where nobody knows how wrong its time is,
+    without an interval."""
+    training, seconds = one.experiment.training, Quantity.of(float(one.step_time_s[0]), "s", "computed", one.unmeasured)
+    if not one.unmeasured:
+        seconds = estimate(one.experiment).figures["step_time_mean_s"]
+    tokens = training.seq_length * training.global_batch_size
+    return {
+        "memory_bytes": Quantity(float(one.memory_bytes[0]), "bytes", "assumed", note=_ASSUMED),
+        "sent_bytes": Quantity(float(one.sent_bytes[0]), "bytes", "computed", note="by one GPU in a step"),
+        "exposed_s": Quantity(float(one.exposed_s[0]), "s", "computed", note="an estimate; no interval of it is known"),
+        "step_time_s": seconds,
+        "tokens_per_s": seconds.under(tokens, "tokens/s", seconds.note),
+        "time_per_token_s": seconds.times(1 / tokens, "s/token", note=seconds.note),
+    }
 
 
 def _laid_out(e: Experiment, tp: int, pp: int, cp: int) -> Experiment:
@@ -180,39 +233,70 @@ def _floats(lengths: Sequence[int]) -> Numbers:
 
 
 def lines(e: Experiment) -> Iterator[str]:
-    """Yield the table at the length of `e`, in both modes, and where one scheme overtakes the other."""
-    gpus = f"{e.layout.world_size} × {e.hardware.spelled}"
-    yield f"{e.model.name}, {e.model.num_layers} layers, {e.training.seq_length:,} tokens a sequence on {gpus}"
-    head = ("", "", "tokens/s", "µs/token", "memory GB", "sent GB/GPU", "exposed s", "step s")
+    """Yield the table at the length of `e`, in both modes, where one scheme overtakes the other and whether that is
+    decided, and how wrong it may be."""
+    length, gpus = f"{e.training.seq_length:,} tokens", f"{e.layout.world_size} × {e.hardware.spelled}"
+    yield f"{e.model.name}, {e.model.num_layers} layers, {length} a sequence on {gpus} (estimated)"
+    head = ("", "", "tokens/s, 95 %", "µs/token", "memory GB", "sent GB/GPU", "exposed s", "step s, 95 %")
     yield _row(head)
     for mode in _MODES:
-        for one in schemes(e, None, mode):
+        split, ring, gathered = schemes(e, None, mode)
+        for one in (split, ring, gathered):
+            known = _figures(one)
             taken = f"{one.memory_bytes[0] / GB:,.1f}" + ("" if one.fits[0] else " does not fit")
-            figures = (one.tokens_per_s[0], 1e6 * one.time_per_token_s[0])
-            times = (one.exposed_s[0], one.step_time_s[0])
-            sent = f"{one.sent_bytes[0] / GB:,.1f}"
-            yield _row((mode, one.name, *map(_shown, figures), taken, sent, *map(_shown, times)))
+            each = shown(1e6 * float(one.time_per_token_s[0]))
+            moved = (f"{one.sent_bytes[0] / GB:,.1f}", shown(float(one.exposed_s[0])))
+            yield _row(
+                (mode, one.name, _interval(known["tokens_per_s"]), each, taken, *moved, _interval(known["step_time_s"]))
+            )
         at = crossing(e, mode)
         more = f"from {at:,} tokens on" if at else f"at no length up to {LENGTHS[-1]:,} tokens"
-        yield f"{mode}: the ring of CP is faster than TP × PP {more}"
+        yield f"{mode}: by what is expected the ring of CP is faster than TP × PP {more}"
+        if not split.unmeasured:
+            ratio = _ratio(split, ring)
+            yield f"at {length} a step of TP × PP takes {_interval(ratio)} × the ring's{_decided(ratio)}; {ratio.note}"
+            yield _open(undecided(e))
+    yield from _accuracy(e)
+
+
+def _open(lengths: Sequence[int]) -> str:
+    """Return at which lengths it is not decided which of the two trains faster."""
+    where = f"from {lengths[0]:,} to {lengths[-1]:,} tokens" if lengths else "at no length"
+    return f"{where} it is open which of the two trains faster"
+
+
+def _accuracy(e: Experiment) -> Iterator[str]:
+    """Yield how wrong the step times may be, of all schemes in both modes."""
+    of_each = [one for mode in _MODES for one in schemes(e, None, mode)]
+    texts = [one.unmeasured or estimate(one.experiment).accuracy for one in of_each]
+    for text in dict.fromkeys(texts):
+        names = [f"{one.mode} {one.name}" for one, own in zip(of_each, texts, strict=True) if own == text]
+        yield f"how wrong: {text} ({', '.join(names)})"
 
 
 def to_json(e: Experiment) -> dict[str, Any]:
     """Return what `lines` prints as plain data."""
-    rows = []
+    rows, ratios = [], {}
     for mode in _MODES:
-        for one in schemes(e, None, mode):
-            figures = ("memory_bytes", "sent_bytes", "exposed_s", "step_time_s", "tokens_per_s", "time_per_token_s")
-            values = {name: float(getattr(one, name)[0]) for name in figures}
-            rows.append({"mode": mode, "scheme": one.name, "fits": bool(one.fits[0]), **values})
-    about = {"model": e.model.name, "seq_length": e.training.seq_length, "gpus": e.layout.world_size}
-    return {**about, "schemes": rows, "ring_ahead_from_tokens": {mode: crossing(e, mode) for mode in _MODES}}
-
-
-def _shown(value: Any) -> str:
-    return shown(float(value))
+        split, ring, gathered = schemes(e, None, mode)
+        ratios[mode] = _ratio(split, ring).to_json()
+        for one in (split, ring, gathered):
+            figures = {name: quantity.to_json() for name, quantity in _figures(one).items()}
+            accuracy = one.unmeasured or estimate(one.experiment).accuracy
+            about = {"mode": mode, "scheme": one.name, "fits": bool(one.fits[0]), "accuracy": accuracy}
+            rows.append({**about, "figures": figures})
+    about = {"model": e.model.name, "hardware": e.hardware.name, "gpus": e.layout.world_size, "provenance": "estimated"}
+    open_ = undecided(e)
+    return {
+        **about,
+        "seq_length": e.training.seq_length,
+        "schemes": rows,
+        "split_by_ring": ratios,
+        "ring_ahead_from_tokens": {mode: crossing(e, mode) for mode in _MODES},
+        "undecided_tokens": {"training": [open_[0], open_[-1]] if open_ else None},
+    }
 
 
 def _row(cells: Sequence[str]) -> str:
-    widths = (10, 26, 12, 11, 22, 13, 11, 0)
+    widths = (9, 21, 28, 9, 20, 12, 10, 0)
     return " ".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip()

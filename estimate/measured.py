@@ -4,13 +4,15 @@ ones: conf/tables/measured.csv, whose rows say where they are from."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from math import inf
 from pathlib import Path
 
 import numpy as np
 
-from conf.errors import InputError, Problem
+from conf.errors import InputError, Problem, listed, some
 from estimate.held_out import Runs
-from estimate.rows import Row, jobs_of, table_rows
+from estimate.rows import EMPTY, Row, jobs_of, table_rows
 
 SHIPPED = Path(__file__).parents[1] / "conf" / "tables" / "measured.csv"
 STEP_TIME = "step_time_used_s"
@@ -21,17 +23,31 @@ _MAY_LACK = frozenset({"recompute"})  # a source that states its layout and no r
 def usable(row: Row) -> bool:
     """Return whether a row decides anything: its step time is known, it is not of confidence C, and nothing that a time
     follows from was put in by default or is marked as a guess."""
-    cells = row.cells
-    guessed = any("?" in cells.get(name, "") for name in _OF_THE_LAYOUT)
-    known = row.job is not None and row.missing <= _MAY_LACK and not guessed
-    return known and _seconds(row) > 0 and cells.get("confidence", "A") != "C"
+    return not _why_not(row)
 
 
-def _seconds(row: Row) -> float:
-    try:
-        return float(row.cells.get(STEP_TIME, "") or row.cells.get("step_time_s", ""))
-    except ValueError:
-        return 0.0
+def _why_not(row: Row) -> str:
+    """Return why a row decides nothing; empty where it does."""
+    guessed = [name for name in _OF_THE_LAYOUT if "?" in row.cells.get(name, "")]
+    if row.job is None or row.missing - _MAY_LACK:
+        return row.refused or f"{listed(sorted(row.missing - _MAY_LACK))} unknown"
+    if guessed:
+        return f"{listed(guessed)} a guess"
+    if _seconds(row) is None:
+        return f"step time {_stated(row) or 'unknown'}"
+    return "confidence C" if row.cells.get("confidence", "A") == "C" else ""
+
+
+def _stated(row: Row) -> str:
+    return (row.cells.get(STEP_TIME, "") or row.cells.get("step_time_s", "")).strip()
+
+
+def _seconds(row: Row) -> float | None:
+    """Return the step time of a row; None where it has none, or no time."""
+    with suppress(ValueError):
+        seconds = float(_stated(row))
+        return seconds if 0 < seconds < inf else None
+    return None
 
 
 def runs_of(rows: Sequence[Row]) -> Runs:
@@ -40,15 +56,21 @@ def runs_of(rows: Sequence[Row]) -> Runs:
     alike = tuple((c.get("source_group"), c["gpu"], c["model"], c.get("precision")) for c in cells)
     sources = tuple((c.get("source_group") or c.get("source") or "").partition("-v")[0] for c in cells)
     jobs = jobs_of([row.job for row in rows if row.job])
-    return Runs(jobs, np.array([_seconds(row) for row in rows]), alike, sources)
+    return Runs(jobs, np.array([_seconds(row) for row in rows], dtype=float), alike, sources)
 
 
 def read_runs(path: Path = SHIPPED) -> Runs:
     """Return the usable runs of a table. InputError: it is none, or has fewer than two."""
-    rows = [row for row in table_rows(path) if usable(row)]
+    every = table_rows(path)
+    no_time = [row for row in every if _seconds(row) is None and _stated(row).lower() not in ("", *EMPTY)]
+    if no_time:
+        allowed, hint = "seconds, above 0", "leave it empty where it is unknown"
+        what = "the step time is none"
+        raise InputError(*(Problem(f"{path}:{row.number + 1}", what, _stated(row), allowed, hint) for row in no_time))
+    rows = [row for row in every if usable(row)]
     if len(rows) < 2:
+        why = [f"line {row.number + 1}: {text}" for row in every if (text := _why_not(row))]
+        what = "has fewer than two runs with a complete layout and a step time"
         hint = f"columns gpu, model, tp, pp, cp, mbs, gbs, seq and {STEP_TIME}: as conf/tables/measured.csv has them"
-        raise InputError(
-            Problem(str(path), "has fewer than two runs with a complete layout and a step time", hint=hint)
-        )
+        raise InputError(Problem(str(path), what, some(why, between="; "), hint=hint))
     return runs_of(rows)

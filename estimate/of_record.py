@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import nan
 from typing import NamedTuple
 
 from conf import frameworks
-from conf.errors import InputError, Problem, listed
+from conf.arguments import program
+from conf.errors import ConfigError, InputError, Problem, listed
 from conf.facts import precision_of
 from conf.schema import Hardware
 from conf.shapes import ENDS
@@ -16,7 +18,7 @@ from estimate.host import columns_of_host
 from estimate.jobs import PEAK_OF, RECOMPUTED, Jobs, adam_bytes, columns_of_hardware, columns_of_shape
 from estimate.rows import Column, jobs_of
 from estimate.switches import UNKNOWN
-from metrics.flops import recompute_of
+from metrics.flops import Recompute, recompute_of
 from metrics.peak import device_of
 from metrics.shape import Facts, Shape, facts_of, shape_from
 from metrics.summary import summarise
@@ -25,6 +27,14 @@ from parsers.record import Record
 
 _SIZES = ("tensor_model", "pipeline_model", "virtual_pipeline_model", "context", "expert_model")
 _WORK = ("seq_length", "micro_batch_size", "global_batch_size")
+
+
+class Unfit(ValueError):
+    """A run of which no job can be made. allowed and hint: as of a Problem."""
+
+    def __init__(self, found: str, allowed: str = "", hint: str = "") -> None:
+        super().__init__(found)
+        self.allowed, self.hint = allowed, hint
 
 
 class Measured(NamedTuple):
@@ -36,32 +46,39 @@ class Measured(NamedTuple):
 
 
 def measured(runs: Sequence[Run]) -> Measured:
-    """Return runs that completed, as jobs. InputError: of every run that is none, why."""
+    """Return runs that completed, as jobs. InputError: of every run that is none, why; or they are on CPUs and GPUs."""
     problems, columns, times = list[Problem](), list[dict[str, Column]](), list[float]()
     for run in runs:
         try:
             columns.append(columns_of_record(run.record))
             times.append(_step_time(run.record))
-        except ValueError as error:
-            problems.append(Problem(run.path, "nothing can be learned from it", str(error)))
+        except Unfit as error:
+            problems.append(Problem(run.path, "nothing can be learned from it", str(error), error.allowed, error.hint))
+        except ConfigError as error:  # of its GPU too little is known
+            problems += [replace(one, where=f"{run.path}: {one.where}") for one in error.problems]
     if problems or not columns:
-        raise InputError(*(problems or [Problem("estimate calibrate", "no runs")]))
+        raise InputError(*(problems or [Problem("estimate calibrate", "no runs", hint="a folder of runs: runs/")]))
+    if "cpu" in (hardware := {str(column["hardware"]) for column in columns}) and len(hardware) > 1:
+        what, hint = "learns from runs on CPUs or on GPUs, a file of each", "platform=cpu, or another platform"
+        raise InputError(Problem("estimate calibrate", what, listed(sorted(hardware)), hint=hint))
     return Measured(jobs_of(columns), tuple(times), tuple(run.path for run in runs))
 
 
 def _step_time(record: Record) -> float:
     seconds = summarise(record)["step_time_mean_s"]
     if seconds.value is None:
-        raise ValueError(f"no step time is known{f': {seconds.note}' if seconds.note else ''}")
+        found = f"no step time is known{f': {seconds.note}' if seconds.note else ''}"
+        raise Unfit(found, "a run whose steps have times", "a longer run")
     return float(seconds.value)
 
 
 def columns_of_record(record: Record) -> dict[str, Column]:
-    """Return the columns of Jobs of what ran. ValueError: it did not complete, or what is not known of it."""
+    """Return the columns of Jobs of what ran. Unfit: it did not complete, or what is not known of it."""
     if record.provenance not in ("measured", "imported") or record.status != "completed":
-        raise ValueError(f"it is {record.provenance} and {record.status}, not measured and completed")
+        allowed = "a run that was measured here, or imported by `parse`, and completed"
+        raise Unfit(f"it is {record.provenance} and {record.status}", allowed, "leave it out: status=completed")
     facts = facts_of(record)
-    shape, device, precision, world = _known(record, facts)
+    shape, device, precision, world, again = _known(record, facts)
     sizes = {name: facts.size(f"{name}_parallel_size") or 1 for name in _SIZES}
     ranks = sizes["tensor_model"] * sizes["pipeline_model"] * sizes["context"]
     of_node = _ranks_of_node(record, device, world)
@@ -76,7 +93,8 @@ def columns_of_record(record: Record) -> dict[str, Column]:
         **machine,
         **{f"{name}_parallel_size": size for name, size in sizes.items()},
         **work,
-        **_recomputed(facts),
+        "recompute_layers": again.layers,
+        **{f"again_{name}": float(name in again.modules) for name in RECOMPUTED},
         **UNKNOWN,
         "overlapped_tensor": float(bool(facts.settings.get("tp_comm_overlap"))),
         "cp_a2a": float(facts.settings.get("cp_comm_type") in ("a2a", ["a2a"])),
@@ -97,16 +115,25 @@ def columns_of_record(record: Record) -> dict[str, Column]:
     }
 
 
-def _known(record: Record, facts: Facts) -> tuple[Shape, Hardware, str, int]:
-    """Return shape, device, precision and number of ranks of what ran. ValueError: what of them is not known."""
+def _known(record: Record, facts: Facts) -> tuple[Shape, Hardware, str, int, Recompute]:
+    """Return shape, device, precision, number of ranks and recomputation of what ran. Unfit: what of them is not
+    known."""
     known, device = shape_from(facts), device_of(record)
-    precision, world = precision_of(facts.settings), facts.size("world_size")
-    missing = [*known.missing, *(name for name in _WORK if not facts.size(name))]
-    missing += [] if device else ["the GPU"]
-    missing += [name for name, value in {"precision": precision, "world_size": world}.items() if value is None]
-    if missing or known.shape is None or device is None or precision is None or world is None:
-        raise ValueError(f"not known: {listed([*dict.fromkeys(missing)])}")
-    return known.shape, device, precision, world
+    precision, world, again = precision_of(facts.settings), facts.size("world_size"), recompute_of(facts)
+    of_work = [name for name in (*_WORK, "world_size") if not facts.size(name)]
+    if known.shape and device and precision and world and again and not of_work:
+        return known.shape, device, precision, world, again
+    stated = {
+        "model=llama31_8b": known.missing,
+        "hardware=h100": () if device else ("the GPU",),
+        "precision=bf16": () if precision else ("precision",),
+        "recompute_granularity=null": () if again else ("recompute_granularity",),
+        **{f"{name}=N": (name,) for name in of_work},
+    }
+    missing = listed([name for names in stated.values() for name in names])
+    typed = " ".join(key for key, names in stated.items() if names)
+    hint = f"state what ran, and learn from DIR: {program('parse')} {record.log or 'LOG'} {typed} -o DIR"
+    raise Unfit(f"not known: {missing}", "all of this", "leave it out" if facts.other_layers else hint)
 
 
 def _ranks_of_node(record: Record, device: Hardware, world: int) -> int:
@@ -120,13 +147,3 @@ def release_of(record: Record) -> str | None:
     """Return the release as an experiment has it: none of the embedded engine and its like, whatever is installed."""
     known = frameworks.facts(record.framework)
     return None if known and not known.get("release") else record.framework_version
-
-
-def _recomputed(facts: Facts) -> dict[str, Column]:
-    """Return what is recomputed; ValueError: the run does not say."""
-    again = recompute_of(facts)
-    if again is None:
-        hint = "recompute_granularity=null, behind the log of `parse`, says that nothing is"
-        raise ValueError(f"not known: what is recomputed ({hint})")
-    known = {f"again_{name}": float(name in again.modules) for name in RECOMPUTED}
-    return {"recompute_layers": again.layers, **known}

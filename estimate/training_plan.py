@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from conf.errors import blamed
-from conf.mlperf import Benchmark, benchmarks
+from conf.mlperf import benchmarks
 from conf.resolve import Experiment
 from conf.schema import Request
 from conf.shapes import count
@@ -88,12 +88,12 @@ class Checkpoints(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """A training on one candidate. figures: of a bill, with the goodput that failures leave. to_target: the time to
-    the target of a benchmark whose tokens were published; None where there is none."""
+    the target of a benchmark, unknown where nobody published how many samples it takes."""
 
     estimate: Estimate
     checkpoints: Checkpoints
     figures: Bill
-    to_target: Quantity | None
+    to_target: Quantity
 
 
 class Point(NamedTuple):
@@ -166,26 +166,30 @@ def plan_of(estimate: Estimate, terms: Terms) -> Plan:
     return Plan(estimate=estimate, checkpoints=saved, figures=figures, to_target=_to_target(estimate, goodput))
 
 
-def _to_target(estimate: Estimate, goodput: float) -> Quantity | None:
-    """Return the days to the target of the pretraining benchmark of this model and sequence, by the samples that its
-    published runs took at the batch nearest to this one."""
-    e = estimate.experiment
-    for one in benchmarks().values():
-        if one.conf_model != e.model.name or one.task != "pretraining" or one.seq_length != e.training.seq_length:
-            continue
-        if (samples := _samples(one, e.training.global_batch_size)) is None:
-            return None
-        tokens = samples * e.training.seq_length / goodput / e.layout.world_size / 86400
-        note = f"to {one.target}, {samples:,} samples as published runs of MLPerf took; {one.dataset}"
-        return estimate.figures["tokens_per_s_per_gpu"].under(tokens, "days", note)
-    return None
-
-
-def _samples(one: Benchmark, batch: int) -> int | None:
-    """Return the samples to the target at the nearest batch; None beyond a factor of 2, or where there are none."""
-    known = one.samples_to_target
-    nearest = min(known, key=lambda size: abs(np.log(size / batch)), default=None)
-    return known[nearest] if nearest and 0.5 <= nearest / batch <= 2 else None
+def _to_target(estimate: Estimate, goodput: float) -> Quantity:
+    """Return the days to the target of the pretraining benchmark of this model, by the samples that published runs took
+    at the batch nearest to this one; else why they are unknown."""
+    e, speed = estimate.experiment, estimate.figures["tokens_per_s_per_gpu"]
+    model, length, batch = e.model.name, e.training.seq_length, e.training.global_batch_size
+    of_model = [one for one in benchmarks().values() if one.conf_model == model and one.task == "pretraining"]
+    lengths = sorted({one.seq_length for one in of_model if one.seq_length})
+    one = next((one for one in of_model if one.seq_length == length), None)
+    known = one.samples_to_target if one else {}
+    nearest = min(known, key=lambda size: abs(np.log(size / batch)), default=0)
+    if one and 0.5 <= nearest / batch <= 2:
+        note = f"to {one.target}, {known[nearest]:,} samples as runs of MLPerf took at batch {nearest:,}; {one.dataset}"
+        return speed.under(known[nearest] * length / goodput / e.layout.world_size / 86400, "days", note)
+    if one and known:
+        batches = f"{min(known):,} to {max(known):,}" if len(known) > 1 else f"{nearest:,}"
+        why = f"a batch of {batch:,} is beyond a factor of 2 of those that runs of MLPerf had, {batches}"
+        why = f"{why}: training.global_batch_size={nearest}"
+    elif one:
+        why = f"nobody published how many samples {model} takes to the {one.target} of MLPerf"
+    elif lengths:
+        why = f"MLPerf trains {model} at {lengths[0]:,} tokens a sequence: training.seq_length={lengths[0]}"
+    else:
+        why = f"MLPerf trains no {model} to a target"
+    return Quantity(None, "days", speed.source, note=why)
 
 
 def scaling(e: Experiment, weak: bool, parameters: Parameters | None = None, goodput: float = 1.0) -> tuple[Point, ...]:
@@ -234,8 +238,7 @@ def lines(made: Sequence[Plan], terms: Terms) -> Iterator[str]:
         if "carbon_t" in plan.figures and "carbon_embodied_t" not in plan.figures:
             unknown = f"unknown: nobody states what making one {e.hardware.name} took; embodied_kg="
             yield f"  {'carbon_embodied_t':<{_COLUMN}}{unknown}"
-        target = _figure(plan.to_target) if plan.to_target else "unknown: no published run says how many tokens"
-        yield f"  {'time to a target loss':<{_COLUMN}}{target}"
+        yield f"  {'time to a target loss':<{_COLUMN}}{_figure(plan.to_target)}"
         yield ""
     for weak in (True, False):
         points = scaling(made[0].estimate.experiment, weak, made[0].estimate.parameters, terms.goodput)
@@ -286,7 +289,7 @@ def to_json(made: Sequence[Plan], terms: Terms) -> dict[str, Any]:
             "gpus": plan.estimate.experiment.layout.world_size,
             "checkpoints": plan.checkpoints._asdict(),
             "figures": {name: quantity.to_json() for name, quantity in plan.figures.items()},
-            "to_target": plan.to_target and plan.to_target.to_json(),
+            "to_target": plan.to_target.to_json(),
         }
         for plan in made
     ]

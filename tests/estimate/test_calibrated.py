@@ -1,7 +1,11 @@
-"""Calibration on runs that are simulated: of a machine whose rates are known, with the noise that repeats have."""
+"""Calibration on runs that are simulated: of a machine whose rates are known, with the noise that repeats have. And on
+one of this CPU."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +16,13 @@ import pytest
 
 from conf.errors import ConfigError
 from estimate.calibrate import ENOUGH, REPEATS, calibrate
+from estimate.cli import main
 from estimate.fitted import FEW, FEW_OF_NEW, Parameters, Value, read, shipped, write
+from estimate.host import shipped_for
 from estimate.jobs import Jobs
 from estimate.predict import predict
 from estimate.step_time import step_time
+from tests.drills import ROOT
 from tests.estimate.test_step_time import job
 
 GEMM = "gemm_efficiency.h100.bf16"
@@ -166,3 +173,48 @@ def test_parameters_that_no_measurement_gives_are_refused(value: float, tmp_path
     write(tmp_path / "own.yaml", msgspec.structs.replace(shipped(), values={name: Value(value, own.sd)}))
     with pytest.raises(ConfigError, match=f"no measurement gives\n.*{name}"):
         read(tmp_path / "own.yaml")
+
+
+def test_of_what_a_cpu_has_none_there_may_be_none(tmp_path: Path) -> None:
+    write(tmp_path / "own.yaml", shipped_for(["cpu"]))
+    assert read(tmp_path / "own.yaml").of("graphs_unknown") == 0
+
+
+@pytest.mark.parametrize("command", [[], ["search"], ["plan"]])
+@pytest.mark.parametrize("file", ["cpu", "h100"])
+def test_what_runs_on_cpus_say_is_nothing_of_gpus(
+    file: str, command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The one for the other made a step 1.5 times as long, and nothing said so."""
+    own, other = tmp_path / "own.yaml", {"cpu": "h100", "h100": "cpu"}[file]
+    write(own, shipped_for([file]))
+    assert main([*command, "model=llama_tiny", f"hardware={other}", f"calibrated={own}"]) == 2
+    kind = "CPUs" if file == "cpu" else "GPUs"
+    assert f"{own}: is learned from runs on {kind}\n    found: {other}\n" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a training on this CPU."""
+    folder = tmp_path_factory.mktemp("trained")
+    words = ("model=llama_tiny", "platform=cpu", "training.train_iters=6", f"runs_dir={folder}")
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "launch.py"), *words], cwd=folder, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("command", [(), ("search",), ("plan",)])
+def test_a_run_on_this_cpu_is_learned_from_and_its_file_is_used(
+    command: tuple[str, ...], trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.yaml"
+    assert main(["calibrate", str(trained), "-o", str(file), "--json"]) == 0
+    (run,) = json.loads(capsys.readouterr().out)["runs"]
+    assert run["learned_from"]
+    assert main([*command, "model=llama_tiny", "hardware=cpu", f"calibrated={file}", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    if not command:
+        assert said["figures"]["step_time_mean_s"]["value"] == pytest.approx(run["step_time_s"], rel=0.2)

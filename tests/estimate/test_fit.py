@@ -83,6 +83,15 @@ def test_priors_hold_nothing_of_a_fit() -> None:
     assert all(value.value == value.prior for value in bare.values.values())
 
 
+def test_a_gpu_is_measured_in_the_precisions_of_its_runs() -> None:
+    """Its bf16 is no measured one where all runs are in fp8, though their output layers are in bf16."""
+    runs = read_runs().jobs
+    pairs = zip(runs.hardware.tolist(), runs.precision.tolist(), strict=True)
+    assert {*shipped().measured} == {f"gemm_efficiency.{device}.{precision}" for device, precision in pairs}
+    (notes,) = predict(job(stack="primus-26.5", hardware="mi300x", precision="bf16"), shipped()).notes
+    assert "no measured run on mi300x in bf16: its efficiency is a prior" in notes
+
+
 def test_a_fit_depends_on_the_runs_alone_and_comes_nearer_to_them_than_its_priors() -> None:
     runs = some()
     cold = fit(runs.jobs, runs.step_time_s, runs.alike, shipped(), "test")
@@ -144,9 +153,9 @@ def test_a_throttled_run_is_named_and_not_learned_from() -> None:
     three = Runs(own, np.ones(1), (), ()).jobs
     jobs = replace(three, global_batch_size=np.array([512.0, 1024.0, 2048.0]))
     times = step_time(jobs, shipped()).total * np.array([1.0, 2.5, 1.01])
-    learned = calibrate(shipped(), jobs, times)
+    learned = calibrate(shipped(), jobs, times, ("runs/a", "runs/b", "runs/c"))
     assert learned.used.tolist() == [True, False, True]
-    assert "throttling" in learned.warnings[0] and learned.warnings[0].startswith("run 2")
+    assert "throttling" in learned.warnings[0] and learned.warnings[0].startswith("runs/b was not learned from")
 
 
 def test_more_peak_means_less_time_in_the_sensitivities() -> None:

@@ -19,7 +19,7 @@ from estimate.figures import estimate
 from estimate.fitted import Value
 from estimate.fitted import shipped as parameters
 from estimate.least import least_memory
-from estimate.long_context import LENGTHS, Mode, crossing, lines, scheme, schemes
+from estimate.long_context import LENGTHS, Mode, crossing, lines, scheme, schemes, undecided
 from metrics.check import Held, MemoryClaim, named_model
 from tensorprimat.claims import main
 
@@ -154,10 +154,44 @@ def test_the_command_prints_what_the_arithmetic_says(capsys: pytest.CaptureFixtu
     said = json.loads(capsys.readouterr().out)
     split = schemes(shipped(), None, "forward")[0]
     one = next(row for row in said["schemes"] if (row["mode"], row["scheme"]) == ("forward", split.name))
-    assert one["time_per_token_s"] == pytest.approx(float(split.time_per_token_s[0]))
+    per_token = one["figures"]["time_per_token_s"]
+    assert per_token["value"] == pytest.approx(float(split.time_per_token_s[0])) and per_token["unit"] == "s/token"
+    assert said["provenance"] == "estimated"
+    assert said["undecided_tokens"]["training"] == [undecided(shipped())[0], undecided(shipped())[-1]]
     assert said["seq_length"] == 100_000 and said["ring_ahead_from_tokens"]["training"] == crossing(shipped())
     assert of_estimate(["long_context", "training.seq_length=131072"]) == 0
     assert "131,072 tokens a sequence" in capsys.readouterr().out
+
+
+def test_the_intervals_of_its_layouts_are_those_of_estimates_and_where_none_is_known_it_is_said(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert of_estimate(["long_context", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["schemes"]
+    for row, layout in zip(rows[:2], ("tp8_pp2", "cp16"), strict=True):
+        known = estimate(shipped(layout))
+        assert row["figures"]["step_time_s"] == known.figures["step_time_mean_s"].to_json()
+        low, high = row["figures"]["tokens_per_s"]["interval"]
+        assert low < row["figures"]["tokens_per_s"]["value"] < high
+        assert row["accuracy"] == known.accuracy
+    for row in rows[2:]:
+        assert row["figures"]["step_time_s"]["interval"] is row["figures"]["tokens_per_s"]["interval"] is None
+        assert row["accuracy"] == row["figures"]["step_time_s"]["note"] and row["accuracy"].startswith(
+            "no interval: no"
+        )
+    text = "\n".join(lines(shipped()))
+    names = f"training {rows[0]['scheme']}, training {rows[1]['scheme']}"
+    assert f"how wrong: {rows[0]['accuracy']} ({names})" in text
+    assert "no run of a forward pass alone was measured" in text
+
+
+def test_which_is_faster_is_open_where_the_interval_of_their_ratio_holds_1() -> None:
+    at, text = crossing(shipped()), "\n".join(lines(shipped()))
+    assert at in undecided(shipped()) and 100_000 // 1024 * 1024 in undecided(shipped())
+    assert "× the ring's, which is not decided" in text
+    assert f"from {undecided(shipped())[0]:,} to {LENGTHS[-1]:,} tokens it is open which of the two" in text
+    split, ring, _ = schemes(shipped(), [undecided(shipped())[0] - 1024])
+    assert np.log(ring.step_time_s / split.step_time_s) > np.hypot(split.half_95, ring.half_95)
 
 
 @pytest.mark.parametrize("gathered", [False, True])

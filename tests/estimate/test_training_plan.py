@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from functools import cache
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from conf import load_experiment
+from estimate.cli import main
 from estimate.figures import estimate
 from estimate.search import requests_of
 from estimate.training_plan import MOST_GPUS, Plan, assumptions, checkpoints, lines, plan_of, plans, scaling, to_json
@@ -82,13 +84,39 @@ def test_more_gpus_never_train_more_tokens_a_gpu() -> None:
 
 
 def test_time_to_a_target_only_where_its_tokens_were_published() -> None:
-    assert small().to_target is None
     layout = ("layout.tensor_model_parallel_size=8", "layout.pipeline_model_parallel_size=9")
     large = planned("model=llama31_405b", "platform=nvidia", "nodes=72", "training.global_batch_size=1152", *layout)
     speed = value_of(large.estimate.figures["tokens_per_s"])
     seconds = 289_640 * 8192 / speed / large.checkpoints.goodput
-    assert large.to_target is not None
     assert large.to_target.value == pytest.approx(seconds / 86_400)
+    e = small().estimate.experiment
+    known = small().to_target
+    seconds = 344_064 * e.training.seq_length / value_of(small().estimate.figures["tokens_per_s"])
+    assert known.value == pytest.approx(seconds / small().checkpoints.goodput / 86_400)
+    assert "344,064 samples as runs of MLPerf took at batch 128" in known.note
+
+
+@pytest.mark.parametrize(
+    ("overrides", "why"),
+    [
+        (("model=llama31_8b", "training.global_batch_size=512"), "16 to 128: training.global_batch_size=128"),
+        (("model=llama31_8b", "training.seq_length=4096"), "at 8,192 tokens a sequence: training.seq_length=8192"),
+        (("model=qwen25_3b",), "MLPerf trains no qwen25_3b to a target"),
+    ],
+)
+def test_why_the_time_to_a_target_is_unknown(overrides: tuple[str, ...], why: str) -> None:
+    plan = planned("platform=nvidia", "hardware=h100", "gpus_per_node=8", "layout=data_parallel", *overrides)
+    assert plan.to_target.value is None and why in plan.to_target.note
+    assert f"time to a target loss   unknown: {plan.to_target.note}" in "\n".join(lines([plan], TERMS))
+    assert to_json([plan], TERMS)["plans"][0]["to_target"]["note"] == plan.to_target.note
+
+
+def test_a_batch_beyond_the_published_ones_names_them_and_the_nearest() -> None:
+    overrides = ("model=llama31_405b", "hardware=gb200", "nodes=128")
+    (request,) = (request for _, request in requests_of(overrides))
+    (plan,) = plans([request], TERMS)
+    why = "a batch of 128 is beyond a factor of 2 of those that runs of MLPerf had, 448 to 1,536"
+    assert plan.to_target.note == f"{why}: training.global_batch_size=448"
 
 
 def test_plans_of_several_candidates_and_their_text() -> None:
@@ -100,6 +128,15 @@ def test_plans_of_several_candidates_and_their_text() -> None:
     assert "a failure every" in text
     assert "weak scaling" in text
     assert len(to_json(made, TERMS)["scaling"]["weak"]) > 10
+
+
+@pytest.mark.parametrize("twice", ["hardware=h100,h100", "nodes=1,1"])
+def test_a_candidate_that_is_there_twice_is_one(twice: str, capsys: pytest.CaptureFixture[str]) -> None:
+    once = ("hardware=h100", "nodes=1")
+    words = ["model=llama31_8b", *(text for text in once if text[:5] != twice[:5]), twice, "--json"]
+    assert main(["plan", *words]) == 0
+    (plan,) = json.loads(capsys.readouterr().out)["plans"]
+    assert plan["gpus"] == 8
 
 
 def test_the_curves_go_on_from_the_plan_with_calibrated_parameters() -> None:

@@ -273,7 +273,9 @@ def test_a_file_is_read_as_it_was_written_and_refused_when_it_was_changed(tmp_pa
         ),
         "is not valid YAML": "[",
         "is not a mapping": "- version: 1",
-        "cannot be used as a machine": text.replace("accelerator: false", "accelerator: maybe"),
+        "is not what `measure` writes, or a part of it\n    found: Expected `bool`": text.replace(
+            "accelerator: false", "accelerator: maybe"
+        ),
     }
     for number, (said, changed) in enumerate(wrong.items()):
         other = tmp_path / f"{number}.yaml"
