@@ -20,7 +20,7 @@ from estimate.fitted import Parameters, Value, shipped
 from estimate.jobs import GB, Jobs, Numbers
 from estimate.memory import ASSUMED, memory
 from estimate.predict import half_widths
-from estimate.search_text import _decided, _interval
+from estimate.search_text import not_decided, ranged
 from estimate.step_time import cases_of, step_time
 from metrics.quantity import Quantity, shown
 
@@ -247,14 +247,22 @@ def lines(e: Experiment) -> Iterator[str]:
             each = shown(1e6 * float(one.time_per_token_s[0]))
             moved = (f"{one.sent_bytes[0] / GB:,.1f}", shown(float(one.exposed_s[0])))
             yield _row(
-                (mode, one.name, _interval(known["tokens_per_s"]), each, taken, *moved, _interval(known["step_time_s"]))
+                (
+                    mode,
+                    one.name,
+                    ranged(known["tokens_per_s"]),
+                    each,
+                    taken,
+                    *moved,
+                    ranged(known["step_time_s"]),
+                )
             )
         at = crossing(e, mode)
         more = f"from {at:,} tokens on" if at else f"at no length up to {LENGTHS[-1]:,} tokens"
         yield f"{mode}: by what is expected the ring of CP is faster than TP × PP {more}"
         if not split.unmeasured:
             ratio = _ratio(split, ring)
-            yield f"at {length} a step of TP × PP takes {_interval(ratio)} × the ring's{_decided(ratio)}; {ratio.note}"
+            yield f"at {length} a step of TP × PP takes {ranged(ratio)} × the ring's{not_decided(ratio)}; {ratio.note}"
             yield _open(undecided(e))
     yield from _accuracy(e)
 

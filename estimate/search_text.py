@@ -42,7 +42,7 @@ def lines(result: Search, terms: Terms, typed: Sequence[str]) -> Iterator[str]:
         yield from ("", "the best of each", _row(_HEAD))
         yield from (_row(_cells(n, found, True)) for n, found in enumerate(result.of_each, 1))
         yield from (
-            f"{label}: {_interval(ratio)} × the best{_decided(ratio)}; {ratio.note}" for label, ratio in result.ratios
+            f"{label}: {ranged(ratio)} × the best{not_decided(ratio)}; {ratio.note}" for label, ratio in result.ratios
         )
     yield from ("", *_front(result, terms))
     yield from ("", "to run", *(f"{n}. {_command(found.estimate.experiment, typed)}" for n, found in _numbered(result)))
@@ -100,21 +100,22 @@ def _cells(number: int, found: Found, several: bool) -> tuple[str, ...]:
         str(e.layout),
         str(e.training.micro_batch_size),
         e.training.recompute_granularity or "none",
-        _interval(figures["step_time_mean_s"]),
+        ranged(figures["step_time_mean_s"]),
         shown(figures["tokens_per_s_per_gpu"].value),
         f"{found.space.memory_bytes[found.index] / GB:,.1f}",
         f"{found.behind or 'the best'}{where}",
     )
 
 
-def _interval(quantity: Quantity) -> str:
+def ranged(quantity: Quantity) -> str:
+    """Return a value with the ends of its interval, without its unit."""
     if quantity.interval is None:
         return shown(quantity.value)
     low, high = quantity.interval
     return f"{shown(quantity.value)} ({shown(low, 3)} to {shown(high, 3)})"
 
 
-def _decided(ratio: Quantity) -> str:
+def not_decided(ratio: Quantity) -> str:
     """Return that a ratio is not decided where its interval holds 1."""
     low, high = ratio.interval or (1.0, 1.0)
     return ", which is not decided" if low <= 1 <= high else ""

@@ -193,7 +193,7 @@ def bill(option: Option, terms: Terms) -> Bill:
 def _whose(terms: Terms, *notes: str) -> str:
     """Return whose energy a bill counts, for a run's own figures are of its GPUs at work alone; behind it `notes`."""
     host = f"hosts {100 * terms.host_share:g} % on top" if terms.host_share else "GPUs alone"
-    lost = f", goodput {100 * terms.goodput:g} %" if terms.goodput < 1 else ""
+    lost = f", goodput {100 * terms.goodput:.3g} %" if terms.goodput < 1 else ""
     return "; ".join(filter(None, (f"{host}, PUE {terms.pue:g}{lost}", *notes)))
 
 
