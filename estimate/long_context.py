@@ -246,17 +246,8 @@ def lines(e: Experiment) -> Iterator[str]:
             taken = f"{one.memory_bytes[0] / GB:,.1f}" + ("" if one.fits[0] else " does not fit")
             each = shown(1e6 * float(one.time_per_token_s[0]))
             moved = (f"{one.sent_bytes[0] / GB:,.1f}", shown(float(one.exposed_s[0])))
-            yield _row(
-                (
-                    mode,
-                    one.name,
-                    ranged(known["tokens_per_s"]),
-                    each,
-                    taken,
-                    *moved,
-                    ranged(known["step_time_s"]),
-                )
-            )
+            speed, seconds = (ranged(known[name]) for name in ("tokens_per_s", "step_time_s"))
+            yield _row((mode, one.name, speed, each, taken, *moved, seconds))
         at = crossing(e, mode)
         more = f"from {at:,} tokens on" if at else f"at no length up to {LENGTHS[-1]:,} tokens"
         yield f"{mode}: by what is expected the ring of CP is faster than TP × PP {more}"
