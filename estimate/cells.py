@@ -23,9 +23,15 @@ _LONGEST = 40
 _MOST = 2**53  # beyond, a float is no integer any more
 _CARDS = re.compile(r"(\d)x(?:IB|OPA)?(\d{2,4})(?:Gb|\b)")  # of a node: 8x200Gb, 4xOPA100
 _CARD = re.compile(r"(?:IB|RoCE|RDMA|NIC|OPA)(\d{2,4})(Gb/node)?(?:x(\d))?")  # IB400, RoCE1600Gb/node, IB200x8
-_KINDS = r"(?:NVLink|NVSwitch|NVL|xGMI|PCIe)\d*|IB|InfiniBand|RoCE(?:v2)?|RDMA|NIC|OPA|Ethernet|EFA"  # without a rate
+_KINDS = (  # with a rate of their own or without
+    r"(?:NVLink|NVSwitch|NVL|xGMI|PCIe)\d*|IB|InfiniBand|RoCE(?:v2)?|RDMA|NIC|OPA|\d*GbE|Ethernet|EFA(?:v\d)?"
+    r"|Slingshot(?:-\d+)?|[EHNX]DR|\d+ ?Gb?"
+)
 _NETWORK = re.compile(rf"(?i)(?:{_KINDS})(?:[+ /,]+(?:{_KINDS}))*")
-_DATE = re.compile(r"(?i)v?\d+(?:[./-]\d+)*(?:[.+-]?(?:rc|a|b|dev|post|alpha|beta|py)\d*)?")
+_DATE = re.compile(
+    r"(?i)(?:core_)?v?\d+(?:[./-]\d+)*(?:[.+-]?(?:rc|a|b|dev|post|alpha|beta|py)[.\d]*)*"
+    r"(?:\+\w+|[ T]\d\d:\d\d(?::\d\d)?)?|[a-z]{3,9} \d{4}"
+)
 
 
 @cache

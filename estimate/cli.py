@@ -164,6 +164,7 @@ def search(argv: Sequence[str] | None = None) -> int:
     requests = _requests(arguments.others)
     found = searched(requests, terms, *_wanted(arguments, requests))
     left += _unpriced(arguments, terms, (one.estimate.experiment for one in found.of_each))
+    left += search_text.nearly_full(found.best[0])
     words = arguments.others
     lines = [*search_text.lines(found, terms, words), *map(_note, left)]
     if arguments.output is not None:
@@ -318,8 +319,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     from estimate.figures import estimate
 
     terms, notes = terms_of(arguments, ()), list[str]()
-    machine, e = _machine(arguments["machine"], notes), _experiment(arguments.others, notes)
-    result = estimate(e, _parameters(arguments["calibrated"], {e.hardware.name}), machine)
+    machine, known = _machine(arguments["machine"], notes), _read(arguments["calibrated"])
+    e = _experiment(arguments.others, notes, known)
+    result = estimate(e, _fitting(arguments["calibrated"], known, {e.hardware.name}), machine)
     notes += [*left_at_nothing(arguments), *_unpriced(arguments, terms, [result.experiment])]
     if arguments.output is not None:
         keep_runs([(record := result.record(), arguments.output)])
@@ -334,11 +336,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parameters(path: Path | None, hardware: Collection[str]) -> Any:
-    """Return the parameters of a file. ConfigError: it is of CPUs, and this is none, or the other way round."""
+    return _fitting(path, _read(path), hardware)
+
+
+def _read(path: Path | None) -> Any:
     from estimate.fitted import read
+
+    return None if path is None else read(path)
+
+
+def _fitting(path: Path | None, known: Any, hardware: Collection[str]) -> Any:
+    """Return the parameters of a file. ConfigError: it is of CPUs, and this is none, or the other way round."""
     from estimate.host import of_host
 
-    known = None if path is None else read(path)
     if known and (others := [name for name in hardware if (name == "cpu") != of_host(known)]):
         kind = "CPUs" if of_host(known) else "GPUs"
         raise ConfigError(Problem(str(path), f"is learned from runs on {kind}", listed(others), kind, "leave it out"))
@@ -355,12 +365,13 @@ def _machine(path: Path | None, notes: list[str]) -> Any:
     return known
 
 
-def _experiment(overrides: Sequence[str], notes: list[str]) -> Experiment:
-    """Return the experiment, on the platform of its hardware where none is typed. ConfigError: it is not valid."""
+def _experiment(overrides: Sequence[str], notes: list[str], known: Any) -> Experiment:
+    """Return the experiment, on the platform of its hardware where none is typed. known: parameters of a search of its
+    layout. ConfigError: it is not valid."""
     from estimate.search import with_platform
     from estimate.searched import with_searched
 
-    several = [*with_searched(with_platform(overrides))]
+    several = [*with_searched(with_platform(overrides), known)]
     if len(several) > 1:
         raise ConfigError(Problem("layout", "has several values", hint="a command each, or `estimate search`"))
     ((typed, why),) = several
@@ -370,18 +381,18 @@ def _experiment(overrides: Sequence[str], notes: list[str]) -> Experiment:
     except ConfigError as error:
         if not any(problem.what.startswith("no row for this case") for problem in error.problems):
             raise
-        e = _searched(typed, notes)
+        e = _searched(typed, notes, known)
     if e.rehearse:
         raise ConfigError(Problem("rehearse", "a rehearsal has no speed", str(e.rehearse), "null", "leave it out"))
     notes += [str(warning.what) for warning in e.warnings]
     return e
 
 
-def _searched(overrides: Sequence[str], notes: list[str]) -> Experiment:
+def _searched(overrides: Sequence[str], notes: list[str], known: Any) -> Experiment:
     """Return the experiment in its fastest layout that fits, where no table has one. ConfigError: none fits."""
     from estimate.search import search as searched
 
-    found = searched(_requests(overrides), Terms(tokens=1e12, prices=Prices("USD")))
+    found = searched(_requests(overrides), Terms(tokens=1e12, prices=Prices("USD")), parameters=known)
     count = sum(int(space.within.sum()) for space in found.spaces)
     notes.append(f"layout: the fastest of {count:,} that fit, for no table has one for this case (estimate search)")
     return found.best[0].estimate.experiment

@@ -17,6 +17,7 @@ from estimate.fitted import Parameters, Value, shipped
 
 _WIDTH, _COPIED = 768, 64_000_000  # of the matrices; bytes, more than caches hold
 _TRIES = 6  # of which the fastest counts: others use the machine, too
+_GUESSED = "; guesses of a CPU"  # in the source of parameters
 _LOOPBACK = 1 / 32  # of the memory's bandwidth: gloo copies each byte several times on its way
 EXPOSED = ("tensor", "context", "experts", "pipeline", "data")
 """Kinds of communication, which a CPU that computes hides none of."""
@@ -57,13 +58,12 @@ def shipped_for(hardware: Iterable[str]) -> Parameters:
     if {*hardware} != {"cpu"}:
         return known
     own = {name: Value(value, known.kinds[name].sd, value) for name, value in PARAMETERS.items()}
-    return msgspec.structs.replace(known, values={**known.values, **own})
+    return msgspec.structs.replace(known, values={**known.values, **own}, source=f"{known.source}{_GUESSED}")
 
 
 def of_host(known: Parameters) -> bool:
     """Return whether parameters are those of a CPU, as guessed or with what its runs said."""
-    values = known.values
-    return all(name in values and values[name].prior == prior for name, prior in PARAMETERS.items())
+    return _GUESSED in known.source
 
 
 def columns_of_host(processes: int, useful: int) -> dict[str, float | str]:

@@ -16,7 +16,8 @@ from msgspec.structs import replace as changed
 from conf.resolve import Experiment
 from estimate.experiment import columns_of
 from estimate.figures import estimate
-from estimate.fitted import Parameters, Value, shipped
+from estimate.fitted import Parameters, Value
+from estimate.host import shipped_for
 from estimate.jobs import GB, Jobs, Numbers
 from estimate.memory import ASSUMED, memory
 from estimate.predict import half_widths
@@ -71,7 +72,7 @@ def scheme(
     parameters: Parameters | None = None,
 ) -> Scheme:
     """Return what the layout of `e` takes at each length; its batch stays."""
-    p = parameters or shipped()
+    p = parameters or shipped_for([e.hardware.name])
     jobs = Jobs(**{name: np.asarray(value) for name, value in columns_of(e).items()} | {"seq_length": _floats(lengths)})
     alone = replace(jobs, gradient_bytes=np.zeros(())) if mode == "forward" else jobs
     parts = step_time(alone, _gathering(p) if gathered else p)
@@ -125,12 +126,14 @@ def crossing(e: Experiment, mode: Mode = "training", lengths: Sequence[int] = LE
     return int(lengths[first]) if first < len(ahead) else None
 
 
-def undecided(e: Experiment, lengths: Sequence[int] = LENGTHS) -> list[int]:
-    """Return the lengths at which either of TP × PP and CP's ring may train faster: the interval of the ratio of their
-    times holds 1. Of forward passes nobody knows."""
+def undecided(e: Experiment, lengths: Sequence[int] = LENGTHS) -> list[tuple[int, int]]:
+    """Return the first and the last of each stretch of `lengths` at which either of TP × PP and CP's ring may train
+    faster: the interval of the ratio of their times holds 1. Of forward passes nobody knows."""
     split, ring, _ = schemes(e, lengths)
     of_log = np.log(split.step_time_s / ring.step_time_s)
-    return [int(lengths[n]) for n in np.flatnonzero(np.abs(of_log) <= np.hypot(split.half_95, ring.half_95))]
+    either = np.concatenate(([False], np.abs(of_log) <= np.hypot(split.half_95, ring.half_95), [False]))
+    first, behind = np.flatnonzero(np.diff(either.astype(int))).reshape(-1, 2).T
+    return [(int(lengths[start]), int(lengths[end - 1])) for start, end in zip(first, behind, strict=True)]
 
 
 def _ratio(split: Scheme, ring: Scheme) -> Quantity:
@@ -244,7 +247,7 @@ def lines(e: Experiment) -> Iterator[str]:
         for one in (split, ring, gathered):
             known = _figures(one)
             taken = f"{one.memory_bytes[0] / GB:,.1f}" + ("" if one.fits[0] else " does not fit")
-            each = shown(1e6 * float(one.time_per_token_s[0]))
+            each = shown(1e6 * (known["time_per_token_s"].value or 0.0))
             moved = (f"{one.sent_bytes[0] / GB:,.1f}", shown(float(one.exposed_s[0])))
             speed, seconds = (ranged(known[name]) for name in ("tokens_per_s", "step_time_s"))
             yield _row((mode, one.name, speed, each, taken, *moved, seconds))
@@ -258,9 +261,9 @@ def lines(e: Experiment) -> Iterator[str]:
     yield from _accuracy(e)
 
 
-def _open(lengths: Sequence[int]) -> str:
+def _open(stretches: Sequence[tuple[int, int]]) -> str:
     """Return at which lengths it is not decided which of the two trains faster."""
-    where = f"from {lengths[0]:,} to {lengths[-1]:,} tokens" if lengths else "at no length"
+    where = " and ".join(f"from {first:,} to {last:,} tokens" for first, last in stretches) or "at no length"
     return f"{where} it is open which of the two trains faster"
 
 
@@ -285,14 +288,13 @@ def to_json(e: Experiment) -> dict[str, Any]:
             about = {"mode": mode, "scheme": one.name, "fits": bool(one.fits[0]), "accuracy": accuracy}
             rows.append({**about, "figures": figures})
     about = {"model": e.model.name, "hardware": e.hardware.name, "gpus": e.layout.world_size, "provenance": "estimated"}
-    open_ = undecided(e)
     return {
         **about,
         "seq_length": e.training.seq_length,
         "schemes": rows,
         "split_by_ring": ratios,
         "ring_ahead_from_tokens": {mode: crossing(e, mode) for mode in _MODES},
-        "undecided_tokens": {"training": [open_[0], open_[-1]] if open_ else None},
+        "undecided_tokens": {"training": [list(ends) for ends in undecided(e)]},
     }
 
 

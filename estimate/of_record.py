@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import nan
+from math import isnan, nan
 from typing import NamedTuple
 
 from conf import frameworks
@@ -87,6 +87,9 @@ def columns_of_record(record: Record) -> dict[str, Column]:
     tokens = work["micro_batch_size"] * work["seq_length"] / sizes["context"]
     useful = useful_threads(tokens, shape.hidden_size)
     machine = columns_of_host(of_node, useful) if device.vendor is None else columns_of_hardware(device, spelled)
+    if isnan(float(machine["peak_flops"])):
+        hint = "`tprimat gpus` has those that are known"
+        raise Unfit(f"no peak of {PEAK_OF[spelled]} is known of {device.name}", "a GPU of conf/hardware", hint)
     fp32 = precision == "fp32"
     return {
         **columns_of_shape(shape),

@@ -35,8 +35,8 @@ from metrics.quantity import Quantity
 Objective = Literal["throughput", "cost", "energy", "time"]
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 BEST = 10
-_SEVERAL = ("platform", "hardware", "nodes", "precision")
-"""Keys of which a search compares several values: its tables and commands name them."""
+_SEVERAL = ("platform", "hardware", "nodes", "gpus_per_node", "precision")
+"""Keys of which a search compares several values: its tables and commands name them, as they do sizes of a layout."""
 _NEAR = 1e-9
 
 
@@ -112,16 +112,23 @@ def requests_of(overrides: Sequence[str]) -> list[tuple[tuple[str, ...], Request
     (hardware=b200,mi355x) are one each, and one that is there twice is one. The platform follows from the hardware
     where it is not typed; layout=searched is what a search does. ConfigError: it is none, or of several models or
     batches, of which none is better."""
-    values = {text: _values(text) for text in overrides if not text.startswith("layout=searched")}
-    if several := [t for t, own in values.items() if len(own) > 1 and t.partition("=")[0] not in _SEVERAL]:
+    values = {text: _values(text) for text in overrides if text != "layout=searched"}
+    if several := [text for text, own in values.items() if len(own) > 1 and not _compared(text.partition("=")[0])]:
         what, hint = "has several values, of which a search takes one", "a command each"
         raise ConfigError(*(Problem(text, what, "", f"several of {listed(_SEVERAL)}", hint) for text in several))
+    if places := [text for text in values if text.startswith("layout=searched")]:
+        what, hint = "is a place among what a search finds", f"tprimat launch {places[0]}"
+        raise ConfigError(Problem(places[0], what, allowed="layout=searched", hint=hint))
     found = []
     for job in dict.fromkeys(product(*values.values())):
         typed = with_platform(job)
         common, side, _ = settle(typed)
         found.append((typed, _request(compose([*common, *side]))))
     return found
+
+
+def _compared(key: str) -> bool:
+    return key in _SEVERAL or key.startswith("layout.") or key == "training.micro_batch_size"
 
 
 def with_platform(overrides: Sequence[str]) -> tuple[str, ...]:

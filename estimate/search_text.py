@@ -36,7 +36,6 @@ def lines(result: Search, terms: Terms, typed: Sequence[str]) -> Iterator[str]:
         layout = result.unfit.estimate.experiment.layout
         needs = f"{taken / GB:,.0f} GB of {room / GB:,.0f}"
         yield f"memory decides: {layout} would be ahead ({result.unfit.behind}), and needs {needs}"
-    yield from _nearly_full(result.best[0])
     yield from ("", "the parts of a step, s", *_parts(result.best[:_RUN]))
     if several:
         yield from ("", "the best of each", _row(_HEAD))
@@ -48,7 +47,7 @@ def lines(result: Search, terms: Terms, typed: Sequence[str]) -> Iterator[str]:
     yield from ("", "to run", *(f"{n}. {_command(found.estimate.experiment, typed)}" for n, found in _numbered(result)))
 
 
-def _nearly_full(best: Found) -> Iterator[str]:
+def nearly_full(best: Found) -> Iterator[str]:
     """Yield that the best may not fit: memory is predicted to within a few percent."""
     taken, room = best.space.memory_bytes[best.index], best.space.room_bytes
     if taken > (1 - _SURE) * room:
@@ -147,7 +146,8 @@ def _front(result: Search, terms: Terms) -> Iterator[str]:
 def _command(e: Experiment, typed: Sequence[str]) -> str:
     """Return the command that runs a layout: what was typed, and its sizes in place of a layout's."""
     groups = {"platform": e.platform.name, "hardware": e.hardware.name, "nodes": e.nodes, "precision": e.precision.name}
-    replaced = {text.partition("=")[0] for text in command(e)} | {*groups, "layout", "method"}
+    replaced = {text.partition("=")[0] for text in command(e)} | {*groups, "layout", "method", "gpus_per_node"}
     kept = [text for text in typed if text.partition("=")[0] not in replaced]
+    groups |= {name: e.gpus_per_node for name in ("gpus_per_node",) if any(t.startswith(f"{name}=") for t in typed)}
     own = [f"{name}={value}" for name, value in groups.items()]
     return join(["tprimat", "launch", *kept, *own, *command(e)])

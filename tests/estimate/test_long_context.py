@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import cache
+from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -157,7 +158,7 @@ def test_the_command_prints_what_the_arithmetic_says(capsys: pytest.CaptureFixtu
     per_token = one["figures"]["time_per_token_s"]
     assert per_token["value"] == pytest.approx(float(split.time_per_token_s[0])) and per_token["unit"] == "s/token"
     assert said["provenance"] == "estimated"
-    assert said["undecided_tokens"]["training"] == [undecided(shipped())[0], undecided(shipped())[-1]]
+    assert said["undecided_tokens"]["training"] == [[*ends] for ends in undecided(shipped())]
     assert said["seq_length"] == 100_000 and said["ring_ahead_from_tokens"]["training"] == crossing(shipped())
     assert of_estimate(["long_context", "training.seq_length=131072"]) == 0
     assert "131,072 tokens a sequence" in capsys.readouterr().out
@@ -187,11 +188,33 @@ def test_the_intervals_of_its_layouts_are_those_of_estimates_and_where_none_is_k
 
 def test_which_is_faster_is_open_where_the_interval_of_their_ratio_holds_1() -> None:
     at, text = crossing(shipped()), "\n".join(lines(shipped()))
-    assert at in undecided(shipped()) and 100_000 // 1024 * 1024 in undecided(shipped())
+    ((first, last),) = undecided(shipped())
+    assert at is not None and first <= 100_000 <= at <= last == LENGTHS[-1]
     assert "× the ring's, which is not decided" in text
-    assert f"from {undecided(shipped())[0]:,} to {LENGTHS[-1]:,} tokens it is open which of the two" in text
-    split, ring, _ = schemes(shipped(), [undecided(shipped())[0] - 1024])
+    assert f"from {first:,} to {last:,} tokens it is open which of the two" in text
+    split, ring, _ = schemes(shipped(), [first - 1024])
     assert np.log(ring.step_time_s / split.step_time_s) > np.hypot(split.half_95, ring.half_95)
+
+
+def test_lengths_between_those_that_are_open_are_decided() -> None:
+    words = ("model=llama31_8b", "platform=nvidia", "hardware=l40s", "layout=data_parallel")
+    e = load_experiment(*words, "training.global_batch_size=512")
+    stretches = undecided(e)
+    assert len(stretches) > 1
+    between = [(last + first) // 2 for (_, last), (first, _) in pairwise(stretches)]
+    split, ring, _ = schemes(e, between)
+    assert (np.abs(np.log(ring.step_time_s / split.step_time_s)) > np.hypot(split.half_95, ring.half_95)).all()
+
+
+def test_a_row_is_of_one_model_on_a_cpu_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert of_estimate(["long_context", "model=llama_tiny", "hardware=cpu", "gpus_per_node=4", "--json"]) == 0
+    for row in json.loads(capsys.readouterr().out)["schemes"]:
+        speed, each = (row["figures"][name]["value"] for name in ("tokens_per_s", "time_per_token_s"))
+        assert speed * each == pytest.approx(1)
+    e = load_experiment("model=llama_tiny", "platform=cpu", "gpus_per_node=4", "layout=data_parallel")
+    split, *_ = schemes(e, None)
+    expected = estimate(split.experiment).figures["step_time_mean_s"].value
+    assert float(split.step_time_s[0]) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("gathered", [False, True])

@@ -13,9 +13,11 @@ from estimate.explained import Swing, sensitivities
 from estimate.fitted import shipped, write
 from estimate.page import bars, roofline, swings
 from estimate.roofline import rooflines
+from parsers.find import copies, find_runs
 from tests.estimate.test_step_time import job
 
 CASE = ("model=llama31_8b", "hardware=h100", "nodes=1")
+GEMM = "gemm_efficiency.h100.bf16"
 
 
 def test_bars_are_as_long_as_their_parts() -> None:
@@ -45,6 +47,21 @@ def test_an_estimate_has_its_page_beside_its_record(tmp_path: Path, capsys: pyte
     speed = next(line for line in printed.splitlines() if line.startswith("speed")).split()[1]
     assert speed in page and "tensor parallel" in page and page.count('class="bar"') > 10
     assert page.count("<svg") == 4 and page.count("<circle") > 5
+
+
+def test_estimates_that_differ_are_no_copies_of_each_other(tmp_path: Path) -> None:
+    """One id of all that a model's name and a vendor's share was "the same run" to `compare`."""
+    known = shipped()
+    slower = msgspec.structs.replace(known.values[GEMM], value=known.values[GEMM].value / 2)
+    write(tmp_path / "own.yaml", msgspec.structs.replace(known, values={**known.values, GEMM: slower}))
+    others: tuple[str, ...] = ("hardware=b200", "nodes=2", "layout=data_parallel", "precision=fp8")
+    others += ("training.global_batch_size=256", f"calibrated={tmp_path / 'own.yaml'}")
+    for at, more in enumerate(("nodes=1", *others)):
+        assert main([*CASE, more, "-o", str(tmp_path / str(at))]) == 0
+    runs = find_runs([str(tmp_path)])
+    ids = [run.record.id for run in runs]
+    assert ids[0].startswith("llama31_8b-nvidia-estimated-h100-x8-") and "-bf16-" in ids[0]
+    assert [*copies(runs)] == []
 
 
 def test_what_only_multiplies_another_parameter_is_named_once() -> None:

@@ -284,12 +284,18 @@ def test_a_cell_that_contradicts_another_or_says_nothing_is_said(cells: dict[str
         *[{"params_b": "75"}, {"params_b": "0"}, {"interconnect": "IB400 (Eos)"}, {"recompute": "full:4layers"}],
         *[{"gpu": "GH200", "gpus": "1", "nodes": "1", "tp": "1", "pp": "1", "vp": "1", "cp": "1", "dp": ""}],
         *[{"date": "2025-06"}, {"date": "0.9.0rc1"}, {"date": ""}, {"layers_run": "40", "params_b": "35"}],
+        *[{"date": "June 2024"}, {"date": "2024-06-01 00:00:00"}, {"date": "0.12.0+cu128"}, {"date": "core_v0.12.0"}],
     ],
 )
 def test_cells_that_agree_are_not_said(cells: dict[str, str]) -> None:
     row = read_row(LLAMA | {"notes": "PlainTP"} | cells)
     assert row.job is not None, row.refused
     assert {*row.notes} <= {"40 of 80 layers"}
+
+
+@pytest.mark.parametrize("cell", ["RoCEv2 400G", "400GbE", "EFAv2", "IB NDR", "Slingshot-11", "Ethernet 100Gb"])
+def test_a_network_that_people_write_is_understood(cell: str) -> None:
+    assert not any("not understood" in note for note in read_row(LLAMA | {"interconnect": cell}).notes)
 
 
 def test_an_interval_is_wider_where_a_guess_decides_the_step(tmp_path: Path) -> None:

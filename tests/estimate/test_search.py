@@ -14,7 +14,7 @@ from conf.errors import ConfigError
 from conf.threads import cores_here
 from estimate.figures import estimate
 from estimate.search import Limits, Objective, Search, requests_of, search
-from estimate.search_text import lines, to_json
+from estimate.search_text import lines, nearly_full, to_json
 from metrics.bill import Terms, bill
 from metrics.terms import read_prices
 from tests.estimate.jobs import interval_of, value_of
@@ -131,9 +131,10 @@ def test_a_best_that_leaves_little_memory_says_so_and_what_to_type() -> None:
     full = result("model=llama31_70b", "hardware=h100", "nodes=8", "precision=fp8")
     taken, room = full.best[0].space.memory_bytes[full.best[0].index], full.best[0].space.room_bytes
     assert 0.95 * room < taken <= room
-    assert any("memory is tight" in line and "headroom=5%" in line for line in lines(full, TERMS, ()))
+    (said,) = nearly_full(full.best[0])
+    assert "memory is tight" in said and "headroom=5%" in said
     roomy = result("model=llama31_70b", "hardware=h100", "nodes=8", "precision=fp8", limits=Limits(headroom=0.05))
-    assert not any("memory is tight" in line for line in lines(roomy, TERMS, ()))
+    assert not [*nearly_full(roomy.best[0])]
 
 
 def test_limits_exclude_what_takes_more() -> None:

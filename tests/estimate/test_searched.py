@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from conf.errors import ConfigError
+from estimate.fitted import shipped, write
 from estimate.searched import with_searched
 from tensorprimat.launch import main
 
@@ -41,11 +44,40 @@ def test_what_is_not_searched_stays_as_it_was_typed() -> None:
         (["layout=searched:99999"], "is no place of a search"),
         (["layout=searched", "method=max_performance"], "a recipe brings its own layout"),
         (["layout=searched", "nodes=1,2"], "these are several"),
+        (["layout=searched", "training.seed=1,2"], "these are several"),
     ],
 )
 def test_what_cannot_be_searched_is_refused(words: list[str], what: str) -> None:
     with pytest.raises(ConfigError, match=what):
         list(with_searched([*CASE, *words]))
+
+
+def test_a_searched_layout_is_of_the_parameters_that_the_estimate_is_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With links of a tenth of their speed another layout is the best."""
+    from estimate.cli import main as estimate
+    from estimate.cli import search
+
+    known = shipped()
+    slow = {n: replace(v, value=v.value / 10) if "link_efficiency" in n else v for n, v in known.values.items()}
+    write(tmp_path / "slow.yaml", replace(known, values=slow))
+    own = f"calibrated={tmp_path / 'slow.yaml'}"
+    layouts = []
+    for words in ([*CASE, own], [*CASE]):
+        assert search([*words, "--json"]) == 0
+        layouts.append(json.loads(capsys.readouterr().out)["best"][0]["layout"])
+        assert estimate([*words, "layout=searched", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["layout"] == layouts[-1]
+    assert layouts[0] != layouts[1]
+
+
+@pytest.mark.parametrize("command", ["search", "plan"])
+def test_a_search_is_of_no_place(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from estimate.cli import main as estimate
+
+    assert estimate([command, *CASE, "layout=searched:2"]) == 2
+    assert "is a place among what a search finds" in capsys.readouterr().err
 
 
 def test_several_take_a_multirun(capsys: pytest.CaptureFixture[str]) -> None:
