@@ -11,7 +11,7 @@ from msgspec import Struct
 from compare.statistics import Better, Word
 from conf.facts import read_lines
 from metrics.quantity import Quantity
-from metrics.repeats import arithmetic_mean_of, mean_of
+from metrics.repeats import arithmetic_mean_of, mean_of, predicted
 
 Part = Literal["speed", "utilisation", "memory", "energy", "cost", "time lost", "loss"]
 Pooled = Literal["geometric", "mean", "max", "min"]
@@ -44,16 +44,16 @@ def worded(figure: Figure, word: Word) -> Word:
 
 def pool(figure: Figure, quantities: Sequence[Quantity]) -> Quantity:
     """Return the figure of a group out of its runs'. Unknown where one run does not know: a mean over the others would
-    be of a selection; or where they differ in unit or source. A prediction keeps its own intervals."""
+    be of a selection; or where they differ in unit or source."""
     first = quantities[0]
-    if first.interval is not None and all(q == first for q in quantities):
-        return first
     unknown = next((q for q in quantities if q.value is None), None)
     if unknown is not None:
         return Quantity(None, first.unit, first.source, note=unknown.note)
     if any((q.unit, q.source) != (first.unit, first.source) for q in quantities):
         note = "the repeats have it in other units, or from other sources"
         return Quantity(None, first.unit, first.source, note=note)
+    if (prediction := predicted(quantities)) is not None:
+        return prediction
     values = [float(q.value) for q in quantities if q.value is not None]
     alike = all(q.note == first.note for q in quantities)
     note = first.note if alike else f"of {len(quantities)} runs; the first: {first.note}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 from msgspec.structs import replace as changed
@@ -31,6 +32,7 @@ from metrics.quantity import Quantity, Source, shown
 from metrics.shape import shape_of_model
 from parsers.planned import as_planned
 from parsers.record import Declaration, Record, RunRecipe
+from parsers.storage import encode, run_file
 
 _WHY = "an estimate"
 _UNITS = ((86400.0, "days"), (3600.0, "h"), (60.0, "min"))
@@ -94,7 +96,7 @@ class Estimate:
         if e.recipe is not None:
             recipe = RunRecipe(e.recipe.name, e.recipe.framework, e.recipe.release, e.recipe.source)
         planned = Record(
-            id=f"{e.name}-estimated",
+            id=e.name,
             name=e.name,
             provenance="planned",
             status="unknown",
@@ -113,7 +115,14 @@ class Estimate:
             environment={"num_nodes": e.nodes},
         )
         summary: Any = {name: quantity.to_json() for name, quantity in self.figures.items()}
-        return changed(as_planned(planned), provenance="estimated", status="completed", summary=summary)
+        known = changed(as_planned(planned), provenance="estimated", status="completed", summary=summary)
+        return changed(known, id=self._id(known))
+
+    def _id(self, known: Record) -> str:
+        """Return a readable id that estimates share where all is alike: request, parameters and figures."""
+        e, content = self.experiment, encode([run_file(known), self.parameters])
+        parts = ("estimated", e.hardware.name, f"x{e.layout.world_size}", *str(e.layout).lower().split())
+        return "-".join((e.name, *parts, precision_of(e), sha256(content).hexdigest()[:10]))
 
 
 def estimate(e: Experiment, parameters: Parameters | None = None, machine: Machine | None = None) -> Estimate:

@@ -17,6 +17,8 @@ ENOUGH = 3
 """Repeats from which an interval is given."""
 _CONFIDENCE = 0.95
 _LARGEST_LOGARITHM = 600.0
+DIFFER = "predictions that differ"
+"""The note of a figure that several predictions have none of in common."""
 SEED = "seed"
 FACTS = ("provenance", "platform", "hardware", "framework", "image")
 SUBMITTED = ("mlperf_submission_org", "mlperf_submission_platform")
@@ -98,17 +100,25 @@ def arithmetic_mean_of(values: Sequence[float]) -> tuple[float, tuple[float, flo
     return centre, (centre - half, centre + half) if half else None
 
 
-def pooled(figures: Sequence[Quantity]) -> Quantity:
-    """Return one figure of several runs; unknown if one is: the mean of the others would be a selection. A prediction
-    keeps its own intervals."""
+def predicted(figures: Sequence[Quantity]) -> Quantity | None:
+    """Return the one figure of predictions, with their own intervals; unknown where they differ, for they are no sample
+    of anything. None where none of `figures`, all of them known, is a prediction: a run's own have no interval."""
     first = figures[0]
-    if first.interval is not None and all(quantity == first for quantity in figures):
-        return first
-    source = weakest(*(quantity.source for quantity in figures))
+    if not any(quantity.interval or quantity.interval_80 for quantity in figures):
+        return None
+    alike = all(quantity == first for quantity in figures)
+    return first if alike else Quantity(None, first.unit, first.source, note=DIFFER)
+
+
+def pooled(figures: Sequence[Quantity]) -> Quantity:
+    """Return one figure of several runs; unknown if one is: the mean of the others would be a selection."""
+    first, source = figures[0], weakest(*(quantity.source for quantity in figures))
     values = [float(q.value) for q in figures if q.value is not None and q.value > 0 and q.unit == first.unit]
     if len(values) < len(figures):
         note = next((q.note for q in figures if q.value is None and q.note), "")
         return Quantity(None, first.unit, source, note=note)
+    if (prediction := predicted(figures)) is not None:
+        return prediction
     mean, interval = mean_of(values)
     return Quantity(mean, first.unit, source, interval, first.note)
 

@@ -37,9 +37,7 @@ class Ruled(NamedTuple):
         source: Source = weakest("computed", figure.source)
         if self.gpus and name not in _NOT_BY_GPU:
             source, rule = "assumed", f"{rule}; {self.gpus}"
-        return Quantity(
-            figure.value, figure.unit, source, figure.interval, "; ".join(filter(None, (rule, figure.note)))
-        )
+        return replace(figure, source=source, note="; ".join(filter(None, (rule, figure.note))))
 
 
 def by_rules(record: Record) -> Ruled:

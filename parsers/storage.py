@@ -12,6 +12,7 @@ import stat
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace as replaced
 from functools import lru_cache, partial
 from itertools import islice, pairwise
 from operator import lt
@@ -33,7 +34,6 @@ RUN_FILE = "run.json"
 STEPS_FILE = "steps.jsonl"
 _TOGETHER = 1000  # steps that are encoded at once
 _OF_GROUP = 0o640  # a record holds lines of a log
-_OF_RUNS = ("measured", "rehearsed")  # provenances of which each record is a run's only one
 _NONE_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 _KEPT = 4  # files whose steps stay in memory
 _BLOCK = 1 << 25  # bytes of a steps.jsonl that are read at once: its steps take more
@@ -61,16 +61,23 @@ def write(record: Record, directory: Path) -> None:
 
 def keep_runs(records: Iterable[tuple[Record, Path]]) -> None:
     """Raise InputError, of all directories at once, where a record that is no run's own would replace one of another
-    kind, or of another run: an estimate replaces an estimate, what a log is parsed to what one was parsed to."""
-    problems = []
+    kind, or of another run: an estimate replaces an estimate, what a log is parsed to what one was parsed to. A
+    rehearsed log that has grown is of one name, which a run of the launcher does not share."""
+    problems: list[Problem] = []
     for record, directory in records:
         if _size(path := directory / RUN_FILE) is None:
             continue
-        there = _record(_content(path), path)
-        if there.provenance != record.provenance or (there.provenance in _OF_RUNS and there.id != record.id):
-            what = f"has a record already, which one that is {record.provenance} does not replace"
+        content, hint = _content(path), f"another directory: -o {directory}-{record.provenance}"
+        try:
+            there = _record(content, path)
+        except InputError as error:
+            problems += (replaced(one, hint=f"{hint}; or remove {path}") for one in error.problems)
+            continue
+        of_kind = there.provenance == record.provenance
+        if not of_kind or (there.provenance == "rehearsed" and there.name != record.name):
+            other = f"already, which one that is {record.provenance} does not replace"
+            what = f"has a record {'of another run' if of_kind else other}"
             found = f"{there.provenance}, {there.status}: {there.id}"
-            hint = f"another directory: -o {directory}-{record.provenance}"
             problems.append(Problem(str(directory), what, found, "a directory without a record, or its like", hint))
     if problems:
         raise InputError(*problems)
@@ -112,8 +119,13 @@ def _not_as_written(path: Path, written: StepsFile, there: str = "") -> Problem:
     """Return the problem of steps that are not those of the run.json beside them. there: what they are instead; else
     how many lines there are."""
     what = f"is not as {RUN_FILE} beside it was written: it may be cut, or of another run"
-    hint = f"copy the run again, complete; or make the record anew: {program('parse')} LOG -o DIR"
+    hint = f"copy the run again, complete; or {_anew(path)}"
     return Problem(str(path), what, there or _lines_there(path, written), _stated(written), hint)
+
+
+def _anew(path: Path) -> str:
+    """Return how to make a record again, beside that of `path`: what a log says does not replace a run's own."""
+    return f"make the record anew, in another directory: {program('parse')} LOG -o {path.parent}-imported"
 
 
 def _lines_there(path: Path, written: StepsFile) -> str:
@@ -280,8 +292,7 @@ def _steps_of(content: bytes, path: Path, first_line: int = 1, before: int | Non
         place = next(place for place in range(1, len(at)) if at[place] <= at[place - 1])
         lines = [number for number, line in enumerate(content.split(b"\n"), start=first_line) if line.strip()]
         what = f"step {at[place]} after step {at[place - 1]}: steps ascend"
-        hint = f"make the record anew: {program('parse')} LOG -o DIR"
-        raise InputError(Problem(f"{path}:{lines[place - (before is not None)]}", what, hint=hint))
+        raise InputError(Problem(f"{path}:{lines[place - (before is not None)]}", what, hint=_anew(path)))
     return steps
 
 

@@ -44,7 +44,7 @@ from conf.errors import listed, some
 from conf.vocabulary import OFF, RANKS
 from metrics import Quantity, shown
 from metrics.bill import TRILLION
-from metrics.repeats import ENOUGH, gathered
+from metrics.repeats import DIFFER, ENOUGH, gathered
 from metrics.rules import gpus_of
 
 TONES: Mapping[str, Tone] = {
@@ -399,6 +399,8 @@ def board(comparison: Comparison, more: Sequence[str] = ()) -> Iterator[Block]:
     published = gathered((line, g.label) for g in groups if g.label in of for line in of[g.label].lines)
     lines = [f"{listed(labels)}: {line}" for line, labels in published.items()]
     none = [line for line in _how_ratios(comparison, metrics, none=True) if f": {UNLIKE}" in line]
+    differ = [label for label, known in comparison.group_figures.items() if known[SPEED].note == DIFFER]
+    lines += [f"{listed(differ)}: {DIFFER} have no speed in common; name one of them"] if differ else []
     yield from bullets([*_how_ratios(comparison, metrics), *none, *lines])
 
 
@@ -477,10 +479,11 @@ def _how_ratios(comparison: Comparison, metrics: Iterable[str], none: bool = Fal
 
 
 def _figure(comparison: Comparison, label: str, metric: str) -> Measured:
-    """Return a figure of a group."""
+    """Return a figure of a group. Its interval is a prediction's where a run's own figure has it."""
     pointer = f"/groups/{comparison.places[label]}/figures/{metric}"
-    predicted = any(g.label == label and g.runs[0].record.provenance == "estimated" for g in comparison.groups)
-    return Measured(comparison.group_figures[label][metric], pointer, predicted=predicted)
+    runs = (run for group in comparison.groups if group.label == label for run in group.shown)
+    own = any(comparison.run_figures[run.path][metric].interval for run in runs)
+    return Measured(comparison.group_figures[label][metric], pointer, predicted=own)
 
 
 def _audit_section(comparison: Comparison) -> Section:

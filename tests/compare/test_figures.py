@@ -22,7 +22,7 @@ from compare.report.charts import curve_charts
 from compare.statistics import Ratio, ratio_of, word_of
 from metrics import METRICS, Quantity, summarise
 from metrics.bill import Prices, Terms, priced
-from metrics.repeats import mean_of, t_quantile
+from metrics.repeats import DIFFER, mean_of, pooled, predicted, t_quantile
 from metrics.terms import read_prices
 from parsers import Power, Record
 from tests.compare.made import compared, made, repeats, save
@@ -155,6 +155,43 @@ def test_repeats_are_pooled_with_an_interval() -> None:
         assert low is least or (low is not None and least is not None and low > least)
     both = [quantity(1.0), quantity(3.0)]
     assert [pool(Figure("m", "m", "memory", None, end), both).value for end in ("max", "min")] == [3.0, 1.0]
+
+
+def test_predictions_that_differ_have_no_mean_and_like_ones_keep_their_intervals() -> None:
+    one, other = (quantity(v, interval=(v / 2, v * 2), interval_80=(v / 1.5, v * 1.5)) for v in (12.0, 14.0))
+    for of in (lambda figures: pool(SPEED, figures), pooled):
+        assert of([one, one]) == of([one]) == one
+        for differ in ([one, other], [one, other, quantity(16.0)], [quantity(16.0), one, other]):
+            assert (of(differ).value, of(differ).interval, of(differ).note) == (None, None, DIFFER)
+        assert of([one, quantity(None, note="no speed")]).note == "no speed"
+    assert predicted([quantity(1.0)] * 3) is None
+
+
+def test_no_interval_over_predictions_is_called_a_predictions_own(tmp_path: Path, capsys: Captured) -> None:
+    """Student's interval over three estimates by other parameters was shown as that of a prediction."""
+    from metrics.cli import cost
+
+    def save_estimates(*seconds: float, sure: bool = False) -> list[str]:
+        for at, value in enumerate(seconds):
+            ends = None if sure else (value / 2, value * 2)
+            summary: Any = {"tokens_per_s_per_gpu": quantity(value, unit="tokens/s/GPU", interval=ends).to_json()}
+            save(tmp_path, replace(made(f"e{at}", steps=(), provenance="estimated"), summary=summary))
+        return [str(tmp_path / f"e{at}") for at in range(len(seconds))]
+
+    def printed(main: Any, *words: str) -> str:
+        assert main([*words]) in (0, 3)
+        return " ".join(capsys.readouterr().out.split())
+
+    alike = printed(main, *save_estimates(12.0, 12.0, 12.0))
+    assert "6.00 to 24.0 predicted" in alike and DIFFER not in alike
+    for seconds in ((12.0, 14.0, 16.0), (12.0, 14.0)):
+        folders = save_estimates(*seconds)
+        shown = printed(main, *folders)
+        assert f"{DIFFER} have no speed in common; name one of them" in shown
+        assert "tokens/s/GPU" not in shown and "predicted" not in shown
+        assert f"tokens_per_s_per_gpu unknown: {DIFFER}" in printed(cost, *folders)
+    old = printed(main, *save_estimates(12.0, 14.0, 16.0, sure=True))
+    assert "±" in old and "predicted" not in old
 
 
 def test_repeats_that_cannot_be_pooled_are_unknown_and_say_why() -> None:

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from metrics.bill import Prices, Terms, priced
+from metrics.quantity import Quantity
 from metrics.rules import by_rules, gpus_of
 from metrics.summary import summarise
 from parsers import Record
@@ -88,3 +89,10 @@ def test_a_shape_that_the_user_stated_is_given_and_one_that_was_requested_assume
     length = {"seq_length": Reading(8192, 1)}
     requested = replace(known, requested=settings(), effective=length)
     assert summarise(requested)["flops_per_token"].source == "assumed"
+
+
+def test_a_mark_leaves_a_figure_its_intervals() -> None:
+    figure = Quantity(2.0, "s", "computed", (1.0, 4.0), "own", (1.5, 3.0))
+    marked = by_rules(result()).mark("tokens_per_s_per_gpu", figure)
+    assert (marked.interval, marked.interval_80, marked.source) == (figure.interval, figure.interval_80, "assumed")
+    assert marked.note.startswith("8,192 tokens a sample") and marked.note.endswith("; own")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from conf.errors import InputError
 from parsers import read, write
 from parsers.cli import discover, imported, main, rows
 
@@ -116,6 +117,55 @@ def test_a_parsed_log_replaces_a_parsed_log_and_no_run(tmp_path: Path, capsys: p
     write(run, here / "other")
     assert main([str(ENGINE), str(copy), "-o", str(here)]) == 2
     assert (read(here), read(here / "other")) == (run, run) and not (here / "engine").exists(), "all or nothing"
+
+
+def test_a_rehearsed_log_that_has_grown_is_parsed_again_and_replaces_no_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = ENGINE.read_text(encoding="utf-8").replace('{"torch"', '{"stand_in": "a vendor", "torch"', 1)
+    log, other, here = tmp_path / "a.log", tmp_path / "b.log", tmp_path / "out"
+    for text in (whole[: len(whole) // 2], whole):
+        log.write_text(text, encoding="utf-8")
+        assert main([str(log), "-o", str(here)]) == 0
+    grown = read(here)
+    assert (grown.provenance, len(grown.steps)) == ("rehearsed", len(imported(ENGINE).steps))
+    other.write_text(whole, encoding="utf-8")
+    capsys.readouterr()
+    assert main([str(other), "-o", str(here)]) == 2
+    error = capsys.readouterr().err
+    assert "has a record of another run" in error and f"found: rehearsed, completed: {grown.id}" in error
+    assert read(here) == grown
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        ("", "is not JSON"),
+        ('{"id": "a', "is not JSON"),
+        ('{"foo": 1}', "is not a record of ours"),
+        ('{"schema_version": 99}', "schema version not known here"),
+    ],
+)
+def test_a_run_json_that_is_no_record_says_what_to_do(
+    content: str, what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (there := tmp_path / "run.json").write_text(content, encoding="utf-8")
+    assert main([str(ENGINE), "-o", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert what in error and f"try: another directory: -o {tmp_path}-imported; or remove {there}" in error
+    there.unlink()
+    assert main([str(ENGINE), "-o", str(tmp_path)]) == 0
+
+
+def test_what_is_said_of_cut_steps_can_be_done(tmp_path: Path) -> None:
+    here = tmp_path / "run"
+    write(replace(imported(ENGINE), provenance="measured"), here)
+    (here / "steps.jsonl").write_text("", encoding="utf-8")
+    with pytest.raises(InputError) as refused:
+        read(here)
+    words = refused.value.problems[0].hint.replace("DIR", str(here)).partition(" LOG ")[2].split()
+    assert main([str(ENGINE), *words]) == 0
+    assert read(Path(words[-1])).steps == imported(ENGINE).steps
 
 
 def test_a_reader_that_goes_away_sees_no_traceback() -> None:
