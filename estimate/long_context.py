@@ -6,12 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import exp
 from typing import Any, Literal
 
 import msgspec
 import numpy as np
-from msgspec.structs import replace as changed
 
 from conf.resolve import Experiment
 from estimate.experiment import columns_of
@@ -21,6 +19,7 @@ from estimate.host import shipped_for
 from estimate.jobs import GB, Jobs, Numbers
 from estimate.memory import ASSUMED, memory
 from estimate.predict import half_widths
+from estimate.search import with_interval
 from estimate.search_text import not_decided, ranged
 from estimate.step_time import cases_of, step_time
 from metrics.quantity import Quantity, shown
@@ -36,7 +35,8 @@ _MODES: tuple[Mode, ...] = ("training", "forward")
 class Scheme:
     """A way to split, at n lengths; arrays of shape (n,). gathered: keys and values are gathered before the attention
     and not sent around it. sent_bytes: by one GPU in a step. fits: what its device shows is at most what it has.
-    half_95: half the width of the interval of the logarithm of the step time; nan where it is `unmeasured`."""
+    unmeasured: why nobody knows how wrong the step time is; empty where measured runs say so. half_95: half the width
+    of the interval of its logarithm; nan where it is unmeasured."""
 
     experiment: Experiment
     name: str
@@ -49,14 +49,8 @@ class Scheme:
     step_time_s: Numbers
     tokens_per_s: Numbers
     fits: Numbers
+    unmeasured: str
     half_95: Numbers
-
-    @property
-    def unmeasured(self) -> str:
-        """Return why nobody knows how wrong the step time is; empty where measured runs say so."""
-        if self.mode == "forward":
-            return "no interval: no run of a forward pass alone was measured"
-        return "no interval: no measured run gathers keys and values" if self.gathered else ""
 
     @property
     def time_per_token_s(self) -> Numbers:
@@ -84,11 +78,13 @@ def scheme(
         own["context_parallel"] = sent["context"] / _rate(jobs, p) + waits
         bytes_ = bytes_ + _keys_and_values(jobs)
     seconds = np.broadcast_to(sum(own.values()), jobs.seq_length.shape)
-    unmeasured = gathered or mode == "forward"
+    unmeasured = "no interval: no measured run gathers keys and values" if gathered else ""
+    unmeasured = "no interval: no run of a forward pass alone was measured" if mode == "forward" else unmeasured
     half = np.full(len(lengths), np.nan) if unmeasured else half_widths(jobs, p, cases_of(jobs))[1]
     exposed = ("tensor_parallel", "context_parallel", "expert_parallel", "pipeline_sends", "data_parallel")
     return Scheme(
         experiment=e,
+        unmeasured=unmeasured,
         half_95=half,
         name=f"{e.layout}{', gathered' if gathered else ''}",
         mode=mode,
@@ -139,9 +135,7 @@ def undecided(e: Experiment, lengths: Sequence[int] = LENGTHS) -> list[tuple[int
 def _ratio(split: Scheme, ring: Scheme) -> Quantity:
     """Return the step time of TP × PP in those of CP's ring at the first length, half widths added as squares."""
     value, half = float(split.step_time_s[0] / ring.step_time_s[0]), float(np.hypot(split.half_95, ring.half_95)[0])
-    note = split.unmeasured or "the errors of both are taken as independent, which nobody measured"
-    known = Quantity.of(value, "", "computed", note)
-    return known if split.unmeasured else changed(known, interval=(value * exp(-half), value * exp(half)))
+    return Quantity.of(value, "", "computed", split.unmeasured) if split.unmeasured else with_interval(value, half)
 
 
 def _figures(one: Scheme) -> dict[str, Quantity]:

@@ -85,15 +85,10 @@ def columns_of_record(record: Record) -> dict[str, Column]:
     spelled = precision if precision in PEAK_OF else "nvfp4"
     work = {name: facts.size(name) or 1 for name in _WORK}
     tokens = work["micro_batch_size"] * work["seq_length"] / sizes["context"]
-    useful = useful_threads(tokens, shape.hidden_size)
-    machine = columns_of_host(of_node, useful) if device.vendor is None else columns_of_hardware(device, spelled)
-    if isnan(float(machine["peak_flops"])):
-        hint = "`tprimat gpus` has those that are known"
-        raise Unfit(f"no peak of {PEAK_OF[spelled]} is known of {device.name}", "a GPU of conf/hardware", hint)
     fp32 = precision == "fp32"
     return {
         **columns_of_shape(shape),
-        **machine,
+        **_machine(device, spelled, of_node, useful_threads(tokens, shape.hidden_size)),
         **{f"{name}_parallel_size": size for name, size in sizes.items()},
         **work,
         "recompute_layers": again.layers,
@@ -116,6 +111,18 @@ def columns_of_record(record: Record) -> dict[str, Column]:
         "offloaded_layers": 0,
         "stack": "-".join(filter(None, (record.framework, release_of(record)))),
     }
+
+
+def _machine(device: Hardware, precision: str, ranks_of_node: int, useful: int) -> dict[str, Column]:
+    """Return the machine's columns of Jobs. useful: the most threads that pay for a process on a CPU. Unfit: no peak is
+    known of the GPU."""
+    if device.vendor is None:
+        return {**columns_of_host(ranks_of_node, useful)}
+    columns = columns_of_hardware(device, precision)
+    if isnan(float(columns["peak_flops"])):
+        hint = "`tprimat gpus` has those that are known"
+        raise Unfit(f"no peak of {PEAK_OF[precision]} is known of {device.name}", "a GPU of conf/hardware", hint)
+    return columns
 
 
 def _known(record: Record, facts: Facts) -> tuple[Shape, Hardware, str, int, Recompute]:

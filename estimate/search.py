@@ -173,7 +173,7 @@ def search(
 def jobs_of_layouts(layouts: Layouts) -> Jobs:
     """Return the jobs of all layouts: what they have in common is that of the first."""
     columns = {name: np.asarray(value) for name, value in columns_of(layouts.experiment_of(0)).items()}
-    columns |= _processors(layouts) if layouts.request.hardware.vendor is None else {}
+    columns |= _processors(layouts) if layouts.request.hardware.name == "cpu" else {}
     sizes = {
         "tensor_model_parallel_size": layouts.tp,
         "expert_tensor_parallel_size": layouts.tp,
@@ -331,17 +331,20 @@ def _unfit(spaces: Sequence[Space], objective: Objective, first: _Place, paramet
 
 
 def _ratio(one: Found, best: Found, objective: Objective) -> Ratio:
-    """Return the ratio of two objectives with its interval: half widths of the logarithms, added as squares, as if the
-    errors of the two were independent: no measured pair says how much they share. A price or a power has no error."""
+    """Return the ratio of two objectives with its interval. A price or a power has no error."""
     halves = []
     for found in (one, best):
         low, high = (float(end[found.index]) for end in (found.space.time.low_95_s, found.space.time.high_95_s))
         halves.append(log(high / low) / 2)
-    half = hypot(*halves)
-    value = one.score / best.score
-    ends = (value * exp(-half), value * exp(half))
-    note = f"of the {objective} of a token; the errors of both are taken as independent, which nobody measured"
-    return Ratio(one.space.label, changed(Quantity.of(value, "", "computed", note), interval=ends))
+    known = with_interval(one.score / best.score, hypot(*halves))
+    return Ratio(one.space.label, changed(known, note=f"of the {objective} of a token; {known.note}"))
+
+
+def with_interval(ratio: float, half: float) -> Quantity:
+    """Return the ratio of two predictions. half: half the width of the interval of its logarithm, those of the two
+    added as squares, as if their errors were independent: no measured pair says how much they share."""
+    note = "the errors of both are taken as independent, which nobody measured"
+    return changed(Quantity.of(ratio, "", "computed", note), interval=(ratio * exp(-half), ratio * exp(half)))
 
 
 def _unknown(name: str, objective: str) -> Problem:

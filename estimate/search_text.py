@@ -146,8 +146,9 @@ def _front(result: Search, terms: Terms) -> Iterator[str]:
 def _command(e: Experiment, typed: Sequence[str]) -> str:
     """Return the command that runs a layout: what was typed, and its sizes in place of a layout's."""
     groups = {"platform": e.platform.name, "hardware": e.hardware.name, "nodes": e.nodes, "precision": e.precision.name}
-    replaced = {text.partition("=")[0] for text in command(e)} | {*groups, "layout", "method", "gpus_per_node"}
+    if any(text.startswith("gpus_per_node=") for text in typed):
+        groups["gpus_per_node"] = e.gpus_per_node
+    replaced = {text.partition("=")[0] for text in command(e)} | {*groups, "layout", "method"}
     kept = [text for text in typed if text.partition("=")[0] not in replaced]
-    groups |= {name: e.gpus_per_node for name in ("gpus_per_node",) if any(t.startswith(f"{name}=") for t in typed)}
     own = [f"{name}={value}" for name, value in groups.items()]
     return join(["tprimat", "launch", *kept, *own, *command(e)])
