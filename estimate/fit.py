@@ -6,8 +6,9 @@ its bound."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
 
 import msgspec
@@ -27,6 +28,7 @@ REACHED = ("seq_length", "world_size", "expert_model_parallel_size")
 _STEP = 1e-4  # of a parameter in units of its prior's deviation, for derivatives
 _MOST_STEPS = 40
 _KEPT = 4  # steps for which the derivatives of the physics serve, which hardly change
+_AT_ONCE = 16  # kinds of parameters that are moved in one call, whose arrays stay in a core's cache
 _SETTLED = 1e-5  # share of the loss by which a step with fresh derivatives still lessens it
 
 
@@ -87,9 +89,8 @@ def solved(
     back stays at it for a step."""
     count, cases = len(problem.names), cases_of(jobs)
 
-    def predicted(x: Numbers, log_slower: float = 0.0) -> Numbers:
-        slower, whole = problem.factors(x[count:])
-        parts = step_time(jobs, at(known, problem, x[:count]), cases, slower * np.exp(log_slower), whole)
+    def predicted(x: Numbers, factors: tuple[Numbers, Numbers] | None = None) -> Numbers:
+        parts = step_time(jobs, points(known, problem, x), cases, *(factors or problem.factors(x[count:])))
         return np.asarray(np.log(parts.total), dtype=float)
 
     def steep(error: Numbers) -> Numbers:
@@ -102,9 +103,10 @@ def solved(
     error, age, columns = weight * (own - target), 0, np.zeros((0, 0))
     for _ in range(_MOST_STEPS):
         if age == 0:
-            computed = (predicted(x, _STEP) - own) / _STEP
+            slower, whole = factors = problem.factors(x[count:])
+            computed = (predicted(x, (slower * np.exp(_STEP), whole)) - own) / _STEP
             of_offsets = problem.design * np.where(problem.whole, 1.0, computed[:, None])
-            columns = np.hstack([_slopes(problem, x, own, predicted), of_offsets])
+            columns = np.hstack([_slopes(problem, x, own, partial(predicted, factors=factors)), of_offsets])
         there = _stepped(x, steep(error), _soft(error), most)
         found = _lower(x, there, _loss(error, x), lambda at_x: weight * (predicted(at_x) - target))
         before, fresh = _loss(error, x), age == 0
@@ -262,17 +264,44 @@ def at(known: Parameters, problem: Problem, x: Numbers) -> Parameters:
     return msgspec.structs.replace(known, values={**known.values, **fitted})
 
 
+@dataclass(frozen=True, slots=True)
+class _Points:
+    """Parameters at several points; what is not fitted has one value. values: by name, numbers or shape (points, 1)."""
+
+    known: Parameters
+    values: Mapping[str, Numbers]
+
+    @property
+    def offsets(self) -> Mapping[str, Value]:
+        return self.known.offsets
+
+    def of(self, kind: str, *parts: str) -> Numbers | float:
+        found = self.values.get(".".join((kind, *parts)))
+        return self.known.of(kind, *parts) if found is None else found
+
+
+def points(known: Parameters, problem: Problem, x: Numbers) -> _Points:
+    """Return the parameters at x, shape (p,), or at several points, shape (points, p), in deviations from the priors.
+    What follows the parameters in x is not used."""
+    count = len(problem.names)
+    values = problem.prior * np.exp(problem.sd * x[..., :count])
+    columns = np.moveaxis(values, -1, 0)
+    return _Points(known, dict(zip(problem.names, columns if x.ndim == 1 else columns[..., None], strict=True)))
+
+
 def _slopes(problem: Problem, x: Numbers, own: Numbers, predicted: Callable[[Numbers], Numbers]) -> Numbers:
     """Return the derivatives (n, p) of the logarithm by each parameter. Parameters of one kind belong to different
     rows, so all are moved at once."""
     slopes = np.zeros((own.size, len(problem.names)))
-    rows = np.arange(own.size)
-    for moved, column in problem.together:
-        there = x.copy()
-        there[list(moved)] += _STEP
-        difference = (predicted(there) - own) / _STEP
-        used = column >= 0
-        slopes[rows[used], column[used]] = difference[used]
+    for start in range(0, len(problem.together), _AT_ONCE):
+        some = problem.together[start : start + _AT_ONCE]
+        there = np.tile(x, (len(some), 1))
+        for point, (moved, _) in zip(there, some, strict=True):
+            point[list(moved)] += _STEP
+        moved_by = np.broadcast_to((predicted(there) - own) / _STEP, (len(some), own.size))
+        for difference, (_, column) in zip(moved_by, some, strict=True):
+            used = np.flatnonzero(column >= 0)
+            slopes[used, column[used]] = difference[used]
     return slopes
 
 
@@ -306,6 +335,6 @@ def sensitivity(jobs: Jobs, parameters: Parameters) -> tuple[tuple[str, ...], Nu
     x = np.log(np.array(now) / problem.prior) / problem.sd
 
     def predicted(there: Numbers) -> Numbers:
-        return np.asarray(np.log(step_time(jobs, at(parameters, problem, there)).total), dtype=float)
+        return np.asarray(np.log(step_time(jobs, points(parameters, problem, there)).total), dtype=float)
 
     return problem.names, _slopes(problem, x, predicted(x), predicted) / problem.sd

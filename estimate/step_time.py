@@ -6,19 +6,19 @@ attention) and Lepikhin 2020 (arXiv:2006.16668: experts); what is fitted, and to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from itertools import pairwise
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from conf.facts import hardware
 from estimate.cells import named, spellings
-from estimate.fitted import Parameters
+from estimate.fitted import Value
 from estimate.jobs import Jobs, Numbers
 from estimate.parameters import short_ends
 
@@ -44,6 +44,17 @@ OWN = (("stack", "hardware", "kind"), ("framework", "hardware", "model", "precis
 it sends to other stages, replicas and experts takes as long in slow software."""
 SHARED = tuple(level for level in OFFSETS if level not in OWN)
 _Factors = tuple[Numbers | float, Numbers | float]
+
+
+class Values(Protocol):
+    """Parameters of estimate/fitted.py, or of a fit several of them at once: each an array of shape (points, 1)."""
+
+    @property
+    def offsets(self) -> Mapping[str, Value]: ...
+
+    def of(self, kind: str, *parts: str) -> Numbers | float: ...
+
+
 A100 = 312e12  # FLOP/s to which the sizes that halve the rates of matrix products and attention belong
 NVLS_RANKS = 5
 """Ranks from which NCCL adds up in the switches (stas00/ml-engineering@744d01e, network/README.md: from 5 on H200)."""
@@ -170,11 +181,13 @@ def software_of(framework: str) -> str:
 @dataclass(frozen=True, slots=True)
 class Cases:
     """The distinct cases of jobs, and the case of each; index is None where all have one. places: by a key of cases,
-    what is distinct of it and which of them each job has, since a fit asks a thousand times."""
+    what is distinct of it and which of them each job has; fixed: numbers that no parameter changes. A fit asks for them
+    ten thousand times."""
 
     distinct: tuple[Case, ...]
     index: NDArray[np.intp] | None
     places: dict[Callable[[Case], Any], tuple[list[Any], NDArray[np.intp]]] = field(default_factory=dict, compare=False)
+    fixed: dict[Callable[[Case], float], Numbers] = field(default_factory=dict, compare=False)
 
     def spread(self, values: list[float]) -> Numbers:
         """Return a value of each case as one of each job."""
@@ -188,16 +201,25 @@ class Cases:
         found, index = np.unique(self.index[some], return_inverse=True)
         return Cases(tuple(self.distinct[i] for i in found), index)
 
-    def by(self, key: Callable[[Case], Any], value: Callable[..., float]) -> Numbers:
-        """Return a value of each job that depends on `key` of its case alone, worked out once for each."""
+    def by(self, key: Callable[[Case], Any], value: Callable[..., Numbers | float]) -> Numbers:
+        """Return a value of each job that depends on `key` of its case alone, worked out once for each; shape (n,), or
+        (points, n) where a value is of several points."""
         if key not in self.places:
             keys = [key(case) for case in self.distinct]
             where = {one: place for place, one in enumerate(dict.fromkeys(keys))}
             own = np.array([where[one] for one in keys], dtype=np.intp)
             self.places[key] = [*where], own if self.index is None else own[self.index]
         distinct, place = self.places[key]
-        values = np.array([value(one) for one in distinct], dtype=float)
-        return values[0] if self.index is None else values[place]
+        values = np.broadcast_arrays(*(value(one) for one in distinct))
+        if self.index is None:
+            return np.asarray(values[0], dtype=float)
+        return np.concatenate(values, axis=-1)[..., place] if values[0].ndim else np.array(values, dtype=float)[place]
+
+    def of(self, number: Callable[[Case], float]) -> Numbers:
+        """Return a number of each job that its case alone decides, whatever the parameters, worked out once."""
+        if number not in self.fixed:
+            self.fixed[number] = self.spread([number(case) for case in self.distinct])
+        return self.fixed[number]
 
 
 def cases_of(jobs: Jobs) -> Cases:
@@ -234,14 +256,15 @@ def _digits(key: int, names: tuple[list[Any], ...]) -> list[Any]:
 
 def step_time(
     jobs: Jobs,
-    parameters: Parameters,
+    parameters: Values,
     cases: Cases | None = None,
     slower: Numbers | float = 1.0,
     whole: Numbers | float = 1.0,
 ) -> Parts:
-    """Return the parts of a step of each job, in seconds; nan where a data sheet lacks a rate that it needs. cases: of
-    the jobs, where many steps are worked out of the same ones. slower, whole: factors
-    besides the offsets of `parameters`, on what is computed and on all (OWN), of all jobs or shape (n,)."""
+    """Return the parts of a step of each job, in seconds, shape (n,), or (points, n) of parameters at several points; nan
+    where a data sheet lacks a rate that it needs. cases: of the jobs, where many steps are worked out of the same ones.
+    slower, whole: factors besides the offsets of `parameters`, on what is computed and on all (OWN), of all jobs or
+    shape (n,)."""
     count, known = jobs.count, cases or cases_of(jobs)
     if count <= CHUNK:
         chunks = [_parts(jobs, parameters, known, (slower, whole))]
@@ -252,14 +275,13 @@ def step_time(
             _parts(jobs.take(each), parameters, known.take(each), (factors[0][each], factors[1][each])) for each in some
         ]
     sizes = [min(CHUNK, count - start) for start in range(0, count, CHUNK)]
-    return Parts(
-        *(
-            np.concatenate(
-                [np.broadcast_to(getattr(chunk, part), size) for chunk, size in zip(chunks, sizes, strict=True)]
-            )
-            for part in PARTS
-        )
-    )
+    shapes = [(*np.shape(chunk.total)[:-1], size) for chunk, size in zip(chunks, sizes, strict=True)]
+
+    def whole_of(part: str) -> Numbers:
+        each = (np.broadcast_to(getattr(chunk, part), shape) for chunk, shape in zip(chunks, shapes, strict=True))
+        return np.concatenate([*each], axis=-1)
+
+    return Parts(*map(whole_of, PARTS))
 
 
 @cache
@@ -270,8 +292,40 @@ def nominal_power_w(name: str) -> float:
 
 
 _HARDWARE, _MACHINE, _SOFTWARE = attrgetter("hardware"), attrgetter("hardware", "precision"), attrgetter("software")
-_PRECISION, _TRAINED = attrgetter("precision"), attrgetter("trained")
-_STACK, _FRAMEWORK = attrgetter("stack"), attrgetter("framework")
+
+
+def _is_quantised(case: Case) -> bool:
+    return case.precision not in ("bf16", "fp16", "fp32")
+
+
+def _is_pretraining(case: Case) -> bool:
+    return case.trained != "lora"
+
+
+def _is_host(case: Case) -> bool:
+    return case.hardware == "cpu"
+
+
+def _is_unfused(case: Case) -> bool:
+    return bool(named(case.stack, "unfused_attention"))
+
+
+def _bytes(case: Case) -> float:
+    """Return the bytes of an activation, and of a weight that is gathered."""
+    return 2.0 * BF16 if case.precision == "fp32" else BF16
+
+
+def _bytes_of_fp8(case: Case) -> float:
+    """Return the bytes of a weight that is gathered in fp8; Megatron gathers those of blocks in bf16."""
+    return 1.0 if case.precision == "fp8" else _bytes(case)
+
+
+def _adapted_rows(case: Case) -> float:
+    return float(spellings()["adapted_rows"].get(case.framework, 2.0))
+
+
+def _nominal_power_w(case: Case) -> float:
+    return nominal_power_w(case.hardware)
 
 
 def _in_bf16(case: Case) -> tuple[str, str]:
@@ -305,7 +359,7 @@ class _Rates(NamedTuple):
     power: Numbers
 
 
-def _rates(j: Jobs, p: Parameters, cases: Cases) -> _Rates:
+def _rates(j: Jobs, p: Values, cases: Cases) -> _Rates:
     """Return what the data sheet has, times the efficiency of the GPU, its maker and the precision."""
 
     def matrix(used: Callable[[Case], tuple[str, str]]) -> Numbers:
@@ -316,7 +370,7 @@ def _rates(j: Jobs, p: Parameters, cases: Cases) -> _Rates:
     attention = attention * cases.by(_older_attention, lambda name: p.of(name) if name else 1.0)
     host = cases.by(_HARDWARE, lambda name: p.of("host_link", name))
     launch = cases.by(_HARDWARE, lambda name: per_gpu(p, "host", name))
-    nominal = cases.by(_HARDWARE, nominal_power_w)
+    nominal = cases.of(_nominal_power_w)
     share = np.where(nominal > 0, j.tdp_w / nominal, 1.0)
     power = np.where(np.abs(share - 1) > 1e-9, np.minimum(share, 1.0) ** p.of("power"), 1.0)
     return _Rates(
@@ -338,24 +392,29 @@ def vendor_of(name: str) -> str:
     return device.vendor if device and device.vendor else "other"
 
 
-def matrix_efficiency(p: Parameters, name: str, precision: str) -> float:
+def matrix_efficiency(p: Values, name: str, precision: str) -> Numbers | float:
     """Return the share of the peak that large matrix products reach, of any GPU the prior of all."""
     shared = p.of("gemm_vendor", vendor_of(name)) * p.of("gemm_precision", precision) * p.of("gemm_gpu", name)
     return shared * p.of("gemm_efficiency", name, precision)
 
 
-def per_gpu(p: Parameters, kind: str, name: str) -> float:
+def per_gpu(p: Values, kind: str, name: str) -> Numbers | float:
     """Return a parameter of a GPU times that of its maker."""
     return p.of(f"{kind}_vendor", vendor_of(name)) * p.of(kind, name)
 
 
-def offset_of(p: Parameters, case: Case, levels: Collection[tuple[str, ...]] = OFFSETS) -> float:
+def offset_of(p: Values, case: Case, levels: Collection[tuple[str, ...]] = OFFSETS) -> float:
     """Return the product of a case's offsets at `levels`; 1 of what no fitted job had."""
     product = 1.0
     for level, name in zip(OFFSETS, case.offsets, strict=False) if p.offsets else ():
         if level in levels and (found := p.offsets.get(name)) is not None:
             product *= found.value
     return product
+
+
+def _offsets(p: Values, cases: Cases, levels: Collection[tuple[str, ...]]) -> Numbers:
+    """Return `offset_of` of each job."""
+    return cases.spread([offset_of(p, case, levels) for case in cases.distinct]) if p.offsets else np.ones(())
 
 
 class _Layer(NamedTuple):
@@ -391,11 +450,11 @@ class _Layer(NamedTuple):
 class _Maker:
     """Computes the layers of jobs; holds what all terms need."""
 
-    def __init__(self, jobs: Jobs, parameters: Parameters, cases: Cases, factors: _Factors = (1.0, 1.0)) -> None:
+    def __init__(self, jobs: Jobs, parameters: Values, cases: Cases, factors: _Factors = (1.0, 1.0)) -> None:
         self.j, self.p = jobs, parameters
         self.rates = _rates(jobs, parameters, cases)
-        shared = factors[0] * cases.spread([offset_of(parameters, case, SHARED) for case in cases.distinct])
-        self.slower = shared * factors[1] * cases.spread([offset_of(parameters, case, OWN) for case in cases.distinct])
+        shared = factors[0] * _offsets(parameters, cases, SHARED)
+        self.slower = shared * factors[1] * _offsets(parameters, cases, OWN)
         self.tp, self.cp, self.ep = (
             jobs.tensor_model_parallel_size,
             jobs.context_parallel_size,
@@ -404,12 +463,10 @@ class _Maker:
         self.tokens = jobs.micro_batch_size * jobs.seq_length / self.cp
         self.own_tokens = self.tokens / np.where(jobs.sequence_parallel > 0, self.tp, 1.0)
         self.domain = np.maximum(np.nan_to_num(jobs.gpus_per_domain, nan=1.0), 1.0)
-        self.bytes = cases.by(_PRECISION, lambda name: 2.0 * BF16 if name == "fp32" else BF16)
-        in_fp8 = cases.by(_PRECISION, lambda name: float(name == "fp8"))  # Megatron gathers those of blocks in bf16
-        self.weight_bytes = np.where(jobs.fp8_params * in_fp8 > 0, 1.0, self.bytes)
-        self.quantised = cases.by(_PRECISION, lambda name: float(name not in ("bf16", "fp16", "fp32")))
-        self.pretrained = cases.by(_TRAINED, lambda name: float(name != "lora"))
-        self.host = cases.by(_HARDWARE, lambda name: float(name == "cpu"))
+        self.bytes = cases.of(_bytes)
+        self.weight_bytes = np.where(jobs.fp8_params > 0, cases.of(_bytes_of_fp8), self.bytes)
+        self.quantised, self.pretrained = cases.of(_is_quantised), cases.of(_is_pretraining)
+        self.host, self.unfused, self.adapted = cases.of(_is_host), cases.of(_is_unfused), cases.of(_adapted_rows)
         # what leaves for other stages, replicas and experts is as fast in slow software: its factor is taken out of it
         self.sent = np.where(self.host, 1.0, 1 / shared)
         self.norm = np.where(self.host, _NORM_OF_HOST, _NORM)
@@ -422,8 +479,6 @@ class _Maker:
         # of one call of torch on a CPU, where each counts; GPUs have few outside of layers (step_overhead)
         self.call = self.host * self.starts * parameters.of("launch_dense") / CALLS_OF_LAYER
         self.exposed_fsdp = self._exposed(cases, "exposed_fsdp")
-        self.unfused = cases.by(_STACK, lambda name: float(named(name, "unfused_attention")))
-        self.adapted = cases.by(_FRAMEWORK, lambda name: spellings()["adapted_rows"].get(name, 2.0))
         self.moe_layers = jobs.num_layers - jobs.dense_layers + jobs.mtp_num_layers
         self.weights = self._weights()
         self.sizes = (parameters.of("gemm_tokens"), parameters.of("gemm_width"), parameters.of("gemm_width"))
@@ -431,7 +486,7 @@ class _Maker:
     def _exposed(self, cases: Cases, kind: str) -> Numbers:
         """Return the share of communication that nothing hides, times the factor of the software."""
         shared = self.p.of(kind)
-        return cases.by(_SOFTWARE, lambda name: min(1.0, shared * self.p.of(f"{kind}_software", name)))
+        return cases.by(_SOFTWARE, lambda name: np.minimum(1.0, shared * self.p.of(f"{kind}_software", name)))
 
     def where(self, share: NDArray[Any], name: str) -> Numbers:
         """Return a parameter for a share of the work and 1 for the rest, in the mean."""
@@ -702,7 +757,7 @@ class _Maker:
         return np.asarray(self.pretrained * np.where(self.host, moved, both - product), dtype=float)
 
 
-def _parts(jobs: Jobs, parameters: Parameters, cases: Cases, factors: _Factors) -> Parts:
+def _parts(jobs: Jobs, parameters: Values, cases: Cases, factors: _Factors) -> Parts:
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         return _assembled(_Maker(jobs, parameters, cases, factors))
 
