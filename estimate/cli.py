@@ -18,7 +18,7 @@ from conf.plain import plain
 from conf.resolve import Experiment
 from conf.schema import Request
 from estimate.headroom import what_fits
-from metrics.bill import Bill, Prices, Terms, bill
+from metrics.bill import Bill, Terms, bill
 from metrics.quantity import Quantity, shown
 from metrics.terms import KEYS, left_at_nothing, terms_of
 from parsers.find import FILTERS, SKIP, WHERE, filter_keys, find_and_warn
@@ -381,21 +381,14 @@ def _experiment(overrides: Sequence[str], notes: list[str], known: Any) -> Exper
     except ConfigError as error:
         if not any(problem.what.startswith("no row for this case") for problem in error.problems):
             raise
-        e = _searched(typed, notes, known)
+        rest = [text for text in typed if not text.startswith("layout=")]
+        ((typed, why),) = with_searched([*rest, "layout=searched"], known)
+        e = load(typed)
+        notes.append(f"no table has a layout for this case; {why}")
     if e.rehearse:
         raise ConfigError(Problem("rehearse", "a rehearsal has no speed", str(e.rehearse), "null", "leave it out"))
     notes += [str(warning.what) for warning in e.warnings]
     return e
-
-
-def _searched(overrides: Sequence[str], notes: list[str], known: Any) -> Experiment:
-    """Return the experiment in its fastest layout that fits, where no table has one. ConfigError: none fits."""
-    from estimate.search import search as searched
-
-    found = searched(_requests(overrides), Terms(tokens=1e12, prices=Prices("USD")), parameters=known)
-    count = sum(int(space.within.sum()) for space in found.spaces)
-    notes.append(f"layout: the fastest of {count:,} that fit, for no table has one for this case (estimate search)")
-    return found.best[0].estimate.experiment
 
 
 def _lines(result: Estimate, terms: Terms, notes: Sequence[str], explain: bool) -> Iterator[str]:

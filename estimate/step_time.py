@@ -261,10 +261,10 @@ def step_time(
     slower: Numbers | float = 1.0,
     whole: Numbers | float = 1.0,
 ) -> Parts:
-    """Return the parts of a step of each job, in seconds, shape (n,), or (points, n) of parameters at several points; nan
-    where a data sheet lacks a rate that it needs. cases: of the jobs, where many steps are worked out of the same ones.
-    slower, whole: factors besides the offsets of `parameters`, on what is computed and on all (OWN), of all jobs or
-    shape (n,)."""
+    """Return the parts of a step of each job, in seconds, shape (n,), or (points, n) of parameters at several points;
+    nan where a data sheet lacks a rate that it needs. cases: of the jobs, where many steps are worked out of the same
+    ones. slower, whole: factors besides the offsets of `parameters`, on what is computed and on all (OWN), of all jobs
+    or shape (n,)."""
     count, known = jobs.count, cases or cases_of(jobs)
     if count <= CHUNK:
         chunks = [_parts(jobs, parameters, known, (slower, whole))]

@@ -290,7 +290,7 @@ def test_searches_and_plans_are_wired(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_without_a_layout_in_a_table_the_fastest_is_taken_and_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["model=llama31_8b", "hardware=h100", "gpus_per_node=4"]) == 0
-    assert "layout: the fastest of" in capsys.readouterr().out
+    assert "no table has a layout for this case; layout searched: number 1 in" in capsys.readouterr().out
 
 
 def test_a_run_calibrates_and_the_estimate_comes_nearer(tmp_path: Path) -> None:
