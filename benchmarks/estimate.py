@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from estimate.calibrate import ENOUGH, calibrate
+from estimate.calibrate import FEW_RUNS, calibrate
 from estimate.fit import fit
 from estimate.fitted import Parameters, shipped
 from estimate.held_out import (
@@ -168,7 +168,7 @@ def widened(found: Mapping[int, tuple[Numbers, Numbers]]) -> str:
     """Return by which factors the intervals after few own runs would have to be wider to hold what they say: those of
     unseen stacks belong to `few_own_runs` in estimate/parameters.yaml, those of unseen sources to that of a new
     framework."""
-    few = [(error, halves) for count, (error, halves) in found.items() if count < ENOUGH]
+    few = [(error, halves) for count, (error, halves) in found.items() if count <= FEW_RUNS]
     scores = np.concatenate([(np.abs(error) / halves).reshape(2, -1) for error, halves in few], axis=1)
     judged = {int(run) for error, _ in few for run in np.flatnonzero(np.isfinite(error).any(axis=0))}
     scores = scores[:, ~np.isnan(scores).any(axis=0)]

@@ -21,7 +21,8 @@ from estimate.step_time import OFFSETS, OWN, cases_of
 
 REFINED = ((3, ("gemm_efficiency.",)), (6, ("exposed_",)))
 """How many runs it takes, and how the names of the parameters begin that they refine."""
-ENOUGH = REFINED[-1][0]
+FEW_RUNS = REFINED[-1][0]
+"""Up to so many own runs intervals are wider."""
 REPEATS = 0.06
 """Standard deviation of the logarithm of the step time of a run that its stack and machine do not explain: of one
 configuration that is run again elsewhere, and of what the formulas leave out of it (SCATTER of estimate/fit.py)."""
@@ -71,7 +72,7 @@ def calibrate(
         used[worst] = False
         warnings[worst] = f"{names[worst] if names else f'run {worst + 1}'} was not learned from: {off[worst].text}"
     learned = _learned(parameters, jobs.take(used), step_time_s[used]) if used.any() else parameters
-    learned = _widened(learned, _few_of(parameters, jobs)) if 0 < used.sum() < ENOUGH else learned
+    learned = _widened(learned, _few_of(parameters, jobs)) if 0 < used.sum() <= FEW_RUNS else learned
     return Calibration(learned, used, tuple(warnings[i] for i in sorted(warnings)))
 
 
