@@ -164,11 +164,10 @@ def _after_anchors(
     halves[:, rest] = [np.log(high / said.step_time_s) for high in (said.high_80_s, said.high_95_s)]
 
 
-def widened(found: Mapping[int, tuple[Numbers, Numbers]]) -> str:
+def widened(founds: Sequence[Mapping[int, tuple[Numbers, Numbers]]]) -> str:
     """Return by which factors the intervals after few own runs would have to be wider to hold what they say: those of
-    unseen stacks belong to `few_own_runs` in estimate/parameters.yaml, those of unseen sources to that of a new
-    framework."""
-    few = [(error, halves) for count, (error, halves) in found.items() if count <= FEW_RUNS]
+    `few_own_runs` in estimate/parameters.yaml."""
+    few = [each for found in founds for count, each in found.items() if count <= FEW_RUNS]
     scores = np.concatenate([(np.abs(error) / halves).reshape(2, -1) for error, halves in few], axis=1)
     judged = {int(run) for error, _ in few for run in np.flatnonzero(np.isfinite(error).any(axis=0))}
     scores = scores[:, ~np.isnan(scores).any(axis=0)]
@@ -206,11 +205,11 @@ def main() -> None:
     if "anchors" in chosen:
         cases = cases_of(runs.jobs)
         stacks = [f"{cases.distinct[i].stack} {cases.distinct[i].hardware}" for i in np.asarray(cases.index)]
-        for title, keys in (("stack", stacks), ("source", list(runs.sources))):
-            found = anchored(runs, keys)
+        both = {"stack": anchored(runs, stacks), "source": anchored(runs, list(runs.sources))}
+        for title, found in both.items():
             for count, (error, halves) in found.items():
                 table(f"unseen {title}, after {count} of its runs", runs, error, np.abs(error) <= halves)
-            print(widened(found))
+        print(widened([*both.values()]))
     if "speed" in chosen:
         speed(runs)
 

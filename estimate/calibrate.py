@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from estimate.fit import problem_of, solved, with_values
-from estimate.fitted import FEW, FEW_OF_NEW, Error, Kind, Parameters, Value
+from estimate.fitted import FEW, Error, Kind, Parameters, Value
 from estimate.jobs import Jobs, Numbers
 from estimate.predict import HOST, predict
 from estimate.step_time import OFFSETS, OWN, cases_of
@@ -72,27 +72,21 @@ def calibrate(
         used[worst] = False
         warnings[worst] = f"{names[worst] if names else f'run {worst + 1}'} was not learned from: {off[worst].text}"
     learned = _learned(parameters, jobs.take(used), step_time_s[used]) if used.any() else parameters
-    learned = _widened(learned, _few_of(parameters, jobs)) if 0 < used.sum() <= FEW_RUNS else learned
+    learned = _widened(learned) if 0 < used.sum() <= FEW_RUNS else learned
     return Calibration(learned, used, tuple(warnings[i] for i in sorted(warnings)))
 
 
-def _few_of(parameters: Parameters, jobs: Jobs) -> str:
-    """Return what widens intervals after few runs of jobs: more where the parameters know nothing of a framework."""
-    known = all(f"framework:{case.framework}" in parameters.offsets for case in cases_of(jobs).distinct)
-    return FEW if known else FEW_OF_NEW
-
-
-def _widened(parameters: Parameters, name: str) -> Parameters:
+def _widened(parameters: Parameters) -> Parameters:
     """Return the parameters with the wider intervals of a stack that few runs are known of: theirs are of stacks that
     the fit knows by many. A calibration that goes on from this one widens them no further."""
-    if (wider := parameters.wider.get(name)) is None:
+    if (wider := parameters.wider.get(FEW)) is None:
         return parameters
     by_80, by_95 = wider.by
     errors = {
         distance: {name: Error(one.n, one.half_80 * by_80, one.half_95 * by_95) for name, one in classes.items()}
         for distance, classes in parameters.errors.items()
     }
-    rest = {name: one for name, one in parameters.wider.items() if name not in (FEW, FEW_OF_NEW)}
+    rest = {name: one for name, one in parameters.wider.items() if name != FEW}
     return msgspec.structs.replace(parameters, errors=errors, wider=rest)
 
 

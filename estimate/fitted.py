@@ -14,9 +14,8 @@ from conf.errors import ConfigError, Problem, listed, made_by
 from conf.vocabulary import read_yaml
 
 SHIPPED = Path(__file__).with_name("parameters.yaml")
-FEW, FEW_OF_NEW = "few_own_runs", "few_own_runs_of_a_new_framework"
-"""Calibrated on few runs: among what widens an interval, measured by `benchmarks/estimate.py anchors`; more where
-nothing else was known of the framework."""
+FEW = "few_own_runs"
+"""Calibrated on few runs: among what widens an interval, measured by `benchmarks/estimate.py anchors`."""
 
 UNSTATED = "_unknown"
 """The end of the names of shares of jobs that have something where nobody states it: none may have it."""
@@ -93,7 +92,7 @@ def read(path: Path) -> Parameters:
         what = "cannot be used as parameters: it lacks kinds of parameters that this version has"
         hint = "write it again by `estimate calibrate` or `estimate fit`"
         raise ConfigError(Problem(str(path), what, listed(missing), hint=hint))
-    if not known.errors or (path != SHIPPED and {*shipped().wider} - {*known.wider, FEW, FEW_OF_NEW}):
+    if not known.errors or (path != SHIPPED and {*shipped().wider} - {*known.wider, FEW}):
         what = "cannot be used as parameters: it does not say how wrong they are (of another version?)"
         raise ConfigError(Problem(str(path), what, hint="write it again by `estimate calibrate` or `estimate fit`"))
     values = {**known.values, **known.offsets}

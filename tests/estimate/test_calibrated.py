@@ -17,7 +17,7 @@ import pytest
 from conf.errors import ConfigError
 from estimate.calibrate import FEW_RUNS, REPEATS, calibrate
 from estimate.cli import main
-from estimate.fitted import FEW, FEW_OF_NEW, Parameters, Value, read, shipped, write
+from estimate.fitted import FEW, Parameters, Value, read, shipped, write
 from estimate.host import shipped_for
 from estimate.jobs import Jobs
 from estimate.predict import predict
@@ -109,7 +109,7 @@ def test_what_a_model_has_with_a_stack_is_learned_apart_from_what_all_have() -> 
 def test_an_interval_after_few_own_runs_is_wider_and_only_once() -> None:
     jobs, true = runs().take([*range(FEW_RUNS), 0]), machine(1.05)
     times = step_time(jobs, true).total
-    by = shipped().wider[FEW_OF_NEW].by[1]
+    by = shipped().wider[FEW].by[1]
     assert by > 1
     like = {name: one.half_95 for name, one in shipped().errors["like"].items()}
     few, more = (calibrate(shipped(), jobs.take(slice(0, n)), times[:n]).parameters for n in (FEW_RUNS, FEW_RUNS + 1))
@@ -117,17 +117,6 @@ def test_an_interval_after_few_own_runs_is_wider_and_only_once() -> None:
     for known, factor in ((few, by), (again, by), (more, 1.0)):
         found = {name: one.half_95 for name, one in known.errors["like"].items()}
         assert found == pytest.approx({name: factor * half for name, half in like.items()})
-
-
-def test_few_runs_of_a_framework_that_nobody_knows_say_less() -> None:
-    halves, wide = [], []
-    for jobs in (replace(runs(), stack=np.array("nemo-99.1")), runs()):
-        learned = calibrate(shipped(), jobs.take(slice(0, 2)), step_time(jobs, machine(1.05)).total[:2]).parameters
-        halves.append(learned.errors["like"]["all"].half_80 / shipped().errors["like"]["all"].half_80)
-        wide.append(learned.errors["like"]["all"].half_95 / shipped().errors["like"]["all"].half_95)
-        assert not {FEW, FEW_OF_NEW} & {*learned.wider}
-    assert 1 < wide[0] <= wide[1] == pytest.approx(shipped().wider[FEW_OF_NEW].by[1])
-    assert 1 < halves[0] <= halves[1] == pytest.approx(shipped().wider[FEW_OF_NEW].by[0])
 
 
 @pytest.mark.parametrize(("slow", "count"), [(0, 2), (1, 2), (0, 3), (1, 3), (2, 3), (4, 6), (5, 6)])

@@ -15,7 +15,7 @@ from conf.errors import ConfigError
 from estimate import held_out as splits
 from estimate.calibrate import calibrate
 from estimate.fit import at, fit, priors, problem_of, scatter, sensitivity, solved, weights
-from estimate.fitted import FEW, FEW_OF_NEW, Parameters, read, shipped, write
+from estimate.fitted import FEW, Parameters, read, shipped, write
 from estimate.held_out import Runs, configurations, folds, held_out
 from estimate.jobs import Numbers
 from estimate.measured import SHIPPED, read_runs
@@ -228,7 +228,7 @@ def test_what_is_farther_never_has_a_narrower_interval() -> None:
         errors = [error_of(known, name, classes)[1] for name, *_ in DISTANCES]
         for nearer, farther in pairwise([(error.half_80, error.half_95) for error in errors]):
             assert farther[0] >= nearer[0] > 0 and farther[1] >= nearer[1] > 0
-    assert {*known.errors} == {name for name, *_ in DISTANCES} and {*known.wider} == {*WIDER, FEW, FEW_OF_NEW}
+    assert {*known.errors} == {name for name, *_ in DISTANCES} and {*known.wider} == {*WIDER, FEW}
 
 
 def test_a_framework_that_is_known_from_other_work_is_no_near_one() -> None:
