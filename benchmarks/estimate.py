@@ -19,7 +19,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import product
 from pathlib import Path
 
@@ -55,7 +55,7 @@ from estimate.predict import predict
 from estimate.step_time import cases_of, step_time, vendor_of
 
 FEWEST = 4  # runs of one stack and GPU, of which one is an anchor
-ANCHORS = (1, 3, 6)
+ANCHORS = (1, 3, FEW_RUNS)
 FEWEST_GROUPS = 10
 DRAWS = 8  # of anchors: by one alone the median of three anchors was anything from 4 to 5 %
 MANY = 200_000
@@ -167,7 +167,7 @@ def _after_anchors(
 def widened(founds: Sequence[Mapping[int, tuple[Numbers, Numbers]]]) -> str:
     """Return by which factors the intervals after few own runs would have to be wider to hold what they say: those of
     `few_own_runs` in estimate/parameters.yaml."""
-    few = [each for found in founds for count, each in found.items() if count <= FEW_RUNS]
+    few = [each for found in founds for each in found.values()]
     scores = np.concatenate([(np.abs(error) / halves).reshape(2, -1) for error, halves in few], axis=1)
     judged = {int(run) for error, _ in few for run in np.flatnonzero(np.isfinite(error).any(axis=0))}
     scores = scores[:, ~np.isnan(scores).any(axis=0)]
@@ -230,6 +230,7 @@ def held_tables(runs: Runs, chosen: Sequence[str]) -> None:
             print(known_to(inside[:, some.row], [keys[i] for i in some.row]))
     if "configuration" in chosen:
         replicas(runs)
+        repeats(runs, held["configuration"].error)
     if "worst" in chosen:
         worst(runs, held["configuration"].error)
 
@@ -240,6 +241,24 @@ def replicas(runs: Runs) -> None:
     some = held_out(runs, folds([f"{key} {dp} {batch}" for key, dp, batch in sizes], FOLDS), shipped())
     inside = np.abs(some.error) <= widths(some, shipped())
     table("unseen configuration, with its other replicas", runs, some.error, inside)
+
+
+def repeats(runs: Runs, error: Numbers) -> None:
+    """Print how far runs are from the median of others by the same framework that differ at most in the release, and
+    beside it the errors of their predictions by fits that had none of them."""
+    cases, count = cases_of(runs.jobs), runs.jobs.count
+    columns = {one.name: getattr(runs.jobs, one.name) for one in fields(Jobs)}
+    columns["stack"] = np.array([case.framework for case in cases.distinct])[np.asarray(cases.index)]
+    alike = dict[str, list[int]]()
+    for run, values in enumerate(zip(*(np.broadcast_to(one, count).tolist() for one in columns.values()), strict=True)):
+        alike.setdefault(str(values), []).append(run)
+    rows = [run for some in alike.values() if len(some) > 1 for run in some]
+    log = np.log(runs.step_time_s)
+    others = [np.median([log[i] for i in some if i != run]) for some in alike.values() if len(some) > 1 for run in some]
+    print(f"\n{len(rows)} runs that somebody repeated, at most with another release: median and 90th percentile in %")
+    for title, found in (("the median of the others", np.array(others) - log[rows]), ("predicted", error[rows])):
+        sizes = 100 * np.abs(np.expm1(found))
+        print(f"{title:26} {np.median(sizes):6.1f} {np.quantile(sizes, 0.9):6.1f}")
 
 
 def worst(runs: Runs, error: Numbers) -> None:

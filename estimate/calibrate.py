@@ -21,8 +21,8 @@ from estimate.step_time import OFFSETS, OWN, cases_of
 
 REFINED = ((3, ("gemm_efficiency.",)), (6, ("exposed_",)))
 """How many runs it takes, and how the names of the parameters begin that they refine."""
-FEW_RUNS = REFINED[-1][0]
-"""Up to so many own runs intervals are wider."""
+FEW_RUNS = 6
+"""Up to so many own runs intervals are wider: the most anchors of benchmarks/estimate.py, by which that is known."""
 REPEATS = 0.06
 """Standard deviation of the logarithm of the step time of a run that its stack and machine do not explain: of one
 configuration that is run again elsewhere, and of what the formulas leave out of it (SCATTER of estimate/fit.py)."""

@@ -121,8 +121,9 @@ _OVERLAP = ("overlap_grad_reduce", "overlap_param_gather")
 
 
 def _open(request: Request) -> Request:
-    """Return `request` with every size open that nobody typed, and the switches that cost nothing on."""
-    open_sizes: dict[str, Any] = dict.fromkeys(_FIELDS.values())
+    """Return `request` with every size open that nobody typed, and the switches that cost nothing on. A switch of a
+    layout stays, for none of conf/layout has one: it was typed."""
+    open_sizes: dict[str, Any] = {field: None for name, field in _FIELDS.items() if name not in _SWITCHES}
     layout, training = request.layout, request.training
     if layout.name != _EXPLICIT:
         layout = replace(layout, **open_sizes)

@@ -47,7 +47,7 @@ _Factors = tuple[Numbers | float, Numbers | float]
 
 
 class Values(Protocol):
-    """Parameters of estimate/fitted.py, or of a fit several of them at once: each an array of shape (points, 1)."""
+    """Parameters of estimate/fitted.py, or of a fit at several points: numbers, or arrays of shape (points, 1)."""
 
     @property
     def offsets(self) -> Mapping[str, Value]: ...
@@ -412,7 +412,7 @@ def offset_of(p: Values, case: Case, levels: Collection[tuple[str, ...]] = OFFSE
     return product
 
 
-def _offsets(p: Values, cases: Cases, levels: Collection[tuple[str, ...]]) -> Numbers:
+def _offset_factors(p: Values, cases: Cases, levels: Collection[tuple[str, ...]]) -> Numbers:
     """Return `offset_of` of each job."""
     return cases.spread([offset_of(p, case, levels) for case in cases.distinct]) if p.offsets else np.ones(())
 
@@ -453,8 +453,8 @@ class _Maker:
     def __init__(self, jobs: Jobs, parameters: Values, cases: Cases, factors: _Factors = (1.0, 1.0)) -> None:
         self.j, self.p = jobs, parameters
         self.rates = _rates(jobs, parameters, cases)
-        shared = factors[0] * _offsets(parameters, cases, SHARED)
-        self.slower = shared * factors[1] * _offsets(parameters, cases, OWN)
+        shared = factors[0] * _offset_factors(parameters, cases, SHARED)
+        self.slower = shared * factors[1] * _offset_factors(parameters, cases, OWN)
         self.tp, self.cp, self.ep = (
             jobs.tensor_model_parallel_size,
             jobs.context_parallel_size,

@@ -94,7 +94,7 @@ def test_more_runs_find_what_the_machine_is_and_say_it_with_less_doubt(faster: f
 
 
 def test_what_a_model_has_with_a_stack_is_learned_apart_from_what_all_have() -> None:
-    """One of two models is 8 % slower: each is predicted as it was, a third in between."""
+    """One of two models is 8 % slower: it is predicted slower than the other, a third in between."""
     first, second = job(stack=STACK), job("llama31_8b", stack=STACK)
     both = Jobs(**{f.name: np.array([getattr(one, f.name) for one in (first, second)]) for f in fields(Jobs)})
     times = step_time(both, shipped()).total * np.array([1.0, 1.08])

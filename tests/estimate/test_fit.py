@@ -14,13 +14,13 @@ import pytest
 from conf.errors import ConfigError
 from estimate import held_out as splits
 from estimate.calibrate import calibrate
-from estimate.fit import at, fit, priors, problem_of, scatter, sensitivity, solved, weights
+from estimate.fit import at, fit, points, priors, problem_of, scatter, sensitivity, solved, weights
 from estimate.fitted import FEW, Parameters, read, shipped, write
 from estimate.held_out import Runs, configurations, folds, held_out
 from estimate.jobs import Numbers
 from estimate.measured import SHIPPED, read_runs
 from estimate.predict import DISTANCES, WIDER, error_of, predict
-from estimate.step_time import step_time
+from estimate.step_time import CHUNK, step_time
 from tests.estimate.measured_rows import COLLECTED, built
 from tests.estimate.test_step_time import job, many
 
@@ -178,6 +178,18 @@ def test_intervals_of_simulated_errors_hold_as_many_as_they_say() -> None:
     for level, share in enumerate(splits.LEVELS):
         for start in range(0, 16000, 4000):
             assert np.mean(inside[level, start : start + 4000]) == pytest.approx(share, abs=0.03)
+
+
+@pytest.mark.parametrize("count", [1, 60, CHUNK + 100])
+def test_parameters_at_several_points_are_those_of_each(count: int) -> None:
+    """In one chunk of jobs and in two, and of one job that is no array."""
+    runs, known = some(60), priors(shipped())
+    jobs = job() if count == 1 else runs.jobs.take(np.arange(count) % 60)
+    problem = problem_of(jobs, known)
+    several = np.random.default_rng(0).normal(0, 0.5, (3, len(problem.names)))
+    together = step_time(jobs, points(known, problem, several)).total
+    for found, x in zip(together, several, strict=True):
+        np.testing.assert_allclose(found, step_time(jobs, at(known, problem, x)).total, rtol=1e-12)
 
 
 def test_a_fit_ends_where_no_step_of_one_parameter_lessens_its_loss() -> None:

@@ -92,6 +92,13 @@ def test_sizes_that_were_typed_stay() -> None:
     assert {int(n) for n in layouts.micro_batch_size} == {2}
 
 
+@pytest.mark.parametrize("on", [True, False])
+def test_sequence_parallel_that_was_typed_alone_stays(on: bool) -> None:
+    typed = f"layout.sequence_parallel={str(on).lower()}"
+    layouts = layouts_of(request_of("model=llama31_8b", "platform=nvidia", "hardware=h100", "gpus_per_node=4", typed))
+    assert {int(n) for n in layouts.sp} == {int(on)}
+
+
 def test_embedding_and_loss_that_were_typed_as_layers_stay() -> None:
     first, last = (f"layout.{name}=true" for name in ENDS)
     request = ("model=llama31_8b", "platform=nvidia", "nodes=8", "layout.pipeline_model_parallel_size=11")
