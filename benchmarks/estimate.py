@@ -220,6 +220,7 @@ def held_tables(runs: Runs, chosen: Sequence[str]) -> None:
     held = {name: held_out(runs, split, shipped()) for name, split in parted.items()}
     everything = joined([*held.values()])
     by = {"source": runs.sources, "gpu": [str(name) for name in runs.jobs.hardware]}
+    judged = []
     for name, title in TITLES.items():
         if name in chosen:
             some = held[name]
@@ -228,6 +229,11 @@ def held_tables(runs: Runs, chosen: Sequence[str]) -> None:
             table(f"unseen {title}", runs, error, inside, by.get(name, ()))
             keys = together.get(name, parted[name].astype(str).tolist())
             print(known_to(inside[:, some.row], [keys[i] for i in some.row]))
+            judged.append(inside[:, some.row])
+    if judged:
+        of_all = np.concatenate(judged, axis=1)
+        shares = " ".join(f"{100 * each.mean():5.1f}" for each in of_all)
+        print(f"\nin their intervals, of all {of_all.shape[1]} predictions of these tables: {shares}")
     if "configuration" in chosen:
         replicas(runs)
         repeats(runs, held["configuration"].error)
@@ -252,9 +258,9 @@ def repeats(runs: Runs, error: Numbers) -> None:
     alike = dict[str, list[int]]()
     for run, values in enumerate(zip(*(np.broadcast_to(one, count).tolist() for one in columns.values()), strict=True)):
         alike.setdefault(str(values), []).append(run)
-    rows = [run for some in alike.values() if len(some) > 1 for run in some]
-    log = np.log(runs.step_time_s)
-    others = [np.median([log[i] for i in some if i != run]) for some in alike.values() if len(some) > 1 for run in some]
+    repeated = [some for some in alike.values() if len(some) > 1]
+    rows, log = [run for some in repeated for run in some], np.log(runs.step_time_s)
+    others = [np.median([log[i] for i in some if i != run]) for some in repeated for run in some]
     print(f"\n{len(rows)} runs that somebody repeated, at most with another release: median and 90th percentile in %")
     for title, found in (("the median of the others", np.array(others) - log[rows]), ("predicted", error[rows])):
         sizes = 100 * np.abs(np.expm1(found))

@@ -142,12 +142,18 @@ def entry(group: str, choice: str) -> dict[str, Any]:
     read_choice(group, choice)
     where = f"conf/{group}/{choice}.yaml"
     with _undisturbed(where):
-        shared = OmegaConf.to_container(OmegaConf.load(CONF / "config.yaml"), resolve=False)
-        defaults = shared.get(group) or {} if isinstance(shared, dict) else {}
         own = OmegaConf.load(CONF / group / f"{choice}.yaml")
-        plain = OmegaConf.to_container(OmegaConf.merge(defaults, own), resolve=True)
+        plain = OmegaConf.to_container(OmegaConf.merge(_shared(CONF).get(group) or {}, own), resolve=True)
     frozen(field_types(Request)[group], plain.get(group, plain), where)  # type: ignore[union-attr]
     return plain  # type: ignore[return-value]
+
+
+@cache
+def _shared(conf: Path) -> Any:
+    """Return conf/config.yaml as it stands there, interpolations left."""
+    from omegaconf import OmegaConf
+
+    return OmegaConf.to_container(OmegaConf.load(conf / "config.yaml"), resolve=False)
 
 
 @contextmanager

@@ -26,8 +26,8 @@ FEW_RUNS = 6
 REPEATS = 0.06
 """Standard deviation of the logarithm of the step time of a run that its stack and machine do not explain: of one
 configuration that is run again elsewhere, and of what the formulas leave out of it (SCATTER of estimate/fit.py)."""
-MACHINE = 0.15
-"""The same of what one machine and stack differ by from published ones."""
+MACHINE, MODEL = 0.15, 0.05
+"""The same of what one machine and stack differ by from published ones, and of what one model of it does besides."""
 NINETY_FIVE = 1.96  # standard deviations that hold 95 of 100
 _MEASURED_HERE = (
     "peak_flops",
@@ -154,11 +154,11 @@ def _with_prior(parameters: Parameters, name: str, value: Value) -> Value:
 
 def _as_known(parameters: Parameters, name: str, on_host: bool) -> Kind:
     """Return a kind with what is known of it: the deviation behind the fit; of a stack's offset that of machines, of
-    which nothing is known where they are CPUs."""
+    which nothing is known where they are CPUs, and of a model's that of models."""
     kind, value = parameters.kinds[name], parameters.values.get(name)
-    machine = HOST / 2 if on_host else MACHINE
-    sd = machine if name.startswith("offset.stack") else value.sd if value and value.sd else kind.sd
-    return msgspec.structs.replace(kind, sd=sd)
+    own = {"offset.stack": HOST / 2 if on_host else MACHINE, "offset.framework,hardware,model": MODEL}
+    fitted = value.sd if value and value.sd else kind.sd
+    return msgspec.structs.replace(kind, sd=next((own[begins] for begins in own if name.startswith(begins)), fitted))
 
 
 def _deviation(parameters: Parameters, name: str) -> float:

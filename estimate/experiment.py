@@ -8,7 +8,7 @@ from math import isnan, nan
 from conf.errors import ConfigError, Problem, listed
 from conf.resolve import Experiment
 from conf.threads import useful_threads_of
-from estimate.cells import Again
+from estimate.cells import Again, named
 from estimate.host import columns_of_host
 from estimate.jobs import PEAK_OF, RECOMPUTED, adam_bytes, columns_of_hardware, columns_of_shape
 from estimate.rows import Column
@@ -61,6 +61,7 @@ def columns_of(e: Experiment, timed: bool = True) -> dict[str, Column]:
         "fsdp": float(sharded),
         "recompute_layers": redone.layers,
         **{f"again_{name}": float(name in redone.modules) for name in RECOMPUTED},
+        "stops_early": float(named(stack, "recomputation_stops_early")),
         "offloaded_layers": (recipe.stated("cpu_offloading_num_layers") or 0) if recipe and offloads else 0,
         **(switches(recipe) if recipe else UNKNOWN),
         "stack": f"{stack}-{e.framework.release}" if e.framework.release and not e.framework.backend else stack,

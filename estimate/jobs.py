@@ -37,7 +37,8 @@ class Jobs:
     layers that do not divide (estimate.parameters.short_ends). distributed_optimizer: its states are cut over DP × CP;
     fsdp: parameters and gradients, too; data_parallel_replicas: and so many groups of ranks have all of them.
     recompute_layers: share of the layers whose forward pass is done again; again_*: modules done again in the
-    others; by_operator: of each layer all but attention and every second matrix product.
+    others; by_operator: of each layer all but attention and every second matrix product. stops_early: a layer is done
+    again until all is there that the backward pass needs (torch.utils.checkpoint), not to its end.
     precision: of the matrix products, a key of PEAK_OF. trained: pretraining, sft or lora. gradient_bytes,
     optimizer_bytes: of one parameter; fp8_params: weights of matrix products rest in fp8 alone. stack: framework and
     release (nemo-25.04), the framework alone where its release is unknown, "" where both are. hardware: the name in
@@ -112,6 +113,7 @@ class Jobs:
     again_moe_act: Numbers
     again_mla_up_proj: Numbers
     again_by_operator: Numbers = field(default_factory=lambda: np.array(0.0))
+    stops_early: Numbers = field(default_factory=lambda: np.array(0.0))
     offloaded_layers: Numbers
     stack: Words
     cuda_graphs: Numbers = field(default_factory=lambda: np.array(np.nan))

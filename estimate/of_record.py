@@ -14,6 +14,7 @@ from conf.facts import precision_of
 from conf.schema import Hardware
 from conf.shapes import ENDS
 from conf.threads import useful_threads
+from estimate.cells import named
 from estimate.host import columns_of_host
 from estimate.jobs import PEAK_OF, RECOMPUTED, Jobs, adam_bytes, columns_of_hardware, columns_of_shape
 from estimate.rows import Column, jobs_of
@@ -93,6 +94,7 @@ def columns_of_record(record: Record) -> dict[str, Column]:
         **work,
         "recompute_layers": again.layers,
         **{f"again_{name}": float(name in again.modules) for name in RECOMPUTED},
+        "stops_early": float(named(record.framework or "", "recomputation_stops_early")),
         **UNKNOWN,
         "overlapped_tensor": float(bool(facts.settings.get("tp_comm_overlap"))),
         "cp_a2a": float(facts.settings.get("cp_comm_type") in ("a2a", ["a2a"])),

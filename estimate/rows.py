@@ -23,6 +23,7 @@ from estimate.cells import (
     count,
     hardware_named,
     is_date,
+    named,
     names_network,
     network_bandwidth,
     plain,
@@ -179,6 +180,7 @@ class _Reader:
             **dict.fromkeys(SWITCHED_OFF, 0.0),
             "stack": stack(self.text("framework"), self.text("date")),
         }
+        job["stops_early"] = float(named(str(job["stack"]), "recomputation_stops_early"))
         job["overlapped_tensor"] = overlapped = overlaps_tensor(job)
         job["packed_tokens"] = packed = packed_tokens(job)
         recipe = followed(ours_named(self.text("model")), job)

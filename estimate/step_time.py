@@ -425,6 +425,7 @@ class _Layer(NamedTuple):
     attention_gemm: Numbers
     up: Numbers
     mlp: Numbers
+    last: Numbers
     experts: Numbers
     attention: Numbers
     norm: Numbers
@@ -578,7 +579,8 @@ class _Maker:
             j.kv_channels * (j.num_attention_heads + 2 * j.num_query_groups),
         )
         gated = 1 + j.gated
-        mlp = self.matmul(t, gated * j.ffn_hidden_size / tp, h) + self.matmul(t, h, j.ffn_hidden_size / tp)
+        last = self.matmul(t, h, j.ffn_hidden_size / tp)
+        mlp = self.matmul(t, gated * j.ffn_hidden_size / tp, h) + last
         per_byte = p.of("traffic") * self.where(j.uncompiled, "traffic_uncompiled") / self.rates.memory
         norm = self.bytes * 10 * h * self.own_tokens * per_byte
         ffn = j.ffn_hidden_size / tp
@@ -589,6 +591,7 @@ class _Maker:
             attention_gemm=attention_gemm,
             up=up,
             mlp=mlp,
+            last=last,
             experts=zero,
             attention=self.core_attention(),
             norm=norm,
@@ -627,6 +630,7 @@ class _Maker:
         added = self.added(dense.attention_gemm + dense.up + mlp, attention_weights + shared_weights)
         return dense._replace(
             mlp=mlp,
+            last=np.zeros(()),
             experts=experts,
             activation=self.bytes * (gated + 1) * (width * routed + shared * t) * per_byte,
             moving=dense.moving + permute + bias,
@@ -780,8 +784,10 @@ class _Micro(NamedTuple):
 
 
 def _again(j: Jobs, layer: _Layer) -> Numbers:
-    """Return the seconds of a layer's forward pass that are computed again (Korthikanti, 5)."""
+    """Return the seconds of a layer's forward pass that are computed again (Korthikanti, 5): all of it, but where it
+    stops early the last product of a dense layer, which only later layers need, and what scatters it."""
     full = layer.gemm + layer.attention + layer.memory_bound + layer.tensor_parallel + layer.expert_parallel
+    full = full - j.stops_early * (layer.last + (layer.last > 0) * layer.tensor_parallel / 4)
     part = j.again_core_attn * (layer.attention + layer.scores) + j.again_mlp * (layer.mlp + layer.activation)
     part = part + j.again_moe * (layer.experts + layer.expert_parallel + layer.activation)
     part = part + j.again_layernorm * layer.norm / 2 + j.again_moe_act * layer.activation / 2

@@ -100,7 +100,7 @@ def test_what_a_model_has_with_a_stack_is_learned_apart_from_what_all_have() -> 
     times = step_time(both, shipped()).total * np.array([1.0, 1.08])
     known = calibrate(shipped(), both, times).parameters
     near = np.log(predict(both, known).step_time_s / step_time(both, shipped()).total)
-    assert near[1] - near[0] > 0.01
+    assert near[1] - near[0] > 0.02
     third = job("mixtral_8x7b", stack=STACK, num_experts=0.0, moe_ffn_hidden_size=0.0)
     between = np.log(predict(third, known).step_time_s / step_time(third, shipped()).total)
     assert near[0] < between[0] < near[1]

@@ -391,6 +391,21 @@ def test_recomputation_as_rows_spell_it() -> None:
 
 
 @pytest.mark.parametrize(
+    ("framework", "notes", "stops"),
+    [
+        ("torchtitan FSDP2", "", 1),
+        ("llm-foundry/Composer FSDP (torch1.13/2.0)", "MP mode DEFAULT", 1),
+        ("llm-foundry/Composer FSDP (torch1.13/2.0)", "MP mode PURE", 0),
+        ("Megatron-LM", "", 0),
+    ],
+)
+def test_torch_recomputes_no_layer_to_its_end_and_megatron_each(framework: str, notes: str, stops: int) -> None:
+    row = read_row(LLAMA | {"framework": framework, "notes": notes})
+    assert row.job is not None, row.refused
+    assert row.job["stops_early"] == stops
+
+
+@pytest.mark.parametrize(
     ("framework", "date", "name"),
     [
         ("Megatron-Bridge/NeMo 26.04.01", "26.04.01", "megatron_bridge-26.04.01"),

@@ -68,6 +68,19 @@ def test_every_second_product_again_is_less_than_all_and_more_than_none() -> Non
     assert 0.2 * whole.recompute < some.recompute < 0.6 * whole.recompute
 
 
+@pytest.mark.parametrize(("model", "share"), [("llama31_70b", (0.72, 0.8)), ("qwen3_30b_a3b", (1.0, 1.0))])
+def test_a_layer_that_stops_early_is_recomputed_but_for_its_last_product(
+    model: str, share: tuple[float, float]
+) -> None:
+    """A quarter of the weights of a layer of 70B; what a layer's experts return is scattered, and scaled, behind it."""
+    early, whole = (
+        step_time(job(model, recompute_layers=1.0, stops_early=stops), shipped()).recompute for stops in (1.0, 0.0)
+    )
+    least, most = share
+    assert least * whole <= early <= most * whole
+    assert step_time(job(model, stops_early=1.0), shipped()).recompute == 0
+
+
 def test_gradients_that_fsdp_reduces_in_fp32_take_longer() -> None:
     both, half = (job(fsdp=1.0, gradient_bytes=size, stack="torchtitan-2025-06") for size in (4.0, 2.0))
     assert step_time(both, shipped()).data_parallel > 1.2 * step_time(half, shipped()).data_parallel
