@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from estimate.fitted import Parameters, Value
 from estimate.jobs import Jobs, Numbers
-from estimate.step_time import OFFSETS, OWN, Case, cases_of, step_time, vendor_of
+from estimate.step_time import OFFSETS, OWN, Case, attention_gpu, cases_of, step_time, vendor_of
 
 SCATTER = {"dense": 0.05, "moe": 0.09, "lora": 0.05}
 """Standard deviation of the logarithm of a measured time that the model cannot explain, by kind of work: that of
@@ -178,7 +178,7 @@ def names_of(case: Case) -> dict[str, str]:
         "gemm_precision": f"gemm_precision.{precision}",
         "gemm_gpu": f"gemm_gpu.{gpu}",
         "gemm_vendor": f"gemm_vendor.{vendor}",
-        "attention_efficiency": f"attention_efficiency.{gpu}",
+        "attention_efficiency": f"attention_efficiency.{attention_gpu(case)}",
         "attention_efficiency_vendor": f"attention_efficiency_vendor.{vendor}",
         "attention_software": f"attention_software.{case.software}",
         "exposed_tensor_software": f"exposed_tensor_software.{case.software}",

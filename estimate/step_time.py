@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from itertools import pairwise
+from math import prod
 from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
 
@@ -334,16 +335,20 @@ def _in_bf16(case: Case) -> tuple[str, str]:
 
 
 @cache
-def _older_attention(case: Case) -> str:
-    """Return the parameter by which attention is slower than a GPU's best: of the first FlashAttention on any, of
-    Ampere's kernels on Hopper; empty where neither is true, or attention is no one kernel (unfused_attention)."""
+def _older_attention(case: Case) -> tuple[str, ...]:
+    """Return the parameters by which attention is slower than a GPU's best: of the first FlashAttention, of Ampere's
+    kernels on Hopper; none where neither is true, or attention is no one kernel (unfused_attention)."""
     device = hardware(case.hardware)
-    if named(case.stack, "unfused_attention"):
-        return ""
-    if named(case.stack, "attention_of_flash_1"):
-        return "attention_of_flash_1"
-    old = device is not None and device.architecture == HOPPER and bool(named(case.stack, "attention_of_ampere"))
-    return "attention_of_ampere" if old else ""
+    on_hopper = device is not None and device.architecture == HOPPER
+    older = {"attention_of_flash_1": True, "attention_of_ampere": on_hopper}
+    fused = not named(case.stack, "unfused_attention")
+    return tuple(kind for kind, matters in older.items() if fused and matters and named(case.stack, kind))
+
+
+def attention_gpu(case: Case) -> str:
+    """Return the GPU of whose best attention that of a case is a share: its own; the A100 where both are true, for the
+    first FlashAttention is slower than Ampere's best by as much on Hopper."""
+    return "a100" if len(_older_attention(case)) > 1 else case.hardware
 
 
 class _Rates(NamedTuple):
@@ -365,9 +370,9 @@ def _rates(j: Jobs, p: Values, cases: Cases) -> _Rates:
     def matrix(used: Callable[[Case], tuple[str, str]]) -> Numbers:
         return cases.by(used, lambda key: matrix_efficiency(p, *key))
 
-    attention = cases.by(_HARDWARE, lambda name: per_gpu(p, "attention_efficiency", name))
+    attention = cases.by(attention_gpu, lambda name: per_gpu(p, "attention_efficiency", name))
     attention = attention * cases.by(_SOFTWARE, lambda name: p.of("attention_software", name))
-    attention = attention * cases.by(_older_attention, lambda name: p.of(name) if name else 1.0)
+    attention = attention * cases.by(_older_attention, lambda names: prod(map(p.of, names)))
     host = cases.by(_HARDWARE, lambda name: p.of("host_link", name))
     launch = cases.by(_HARDWARE, lambda name: per_gpu(p, "host", name))
     nominal = cases.of(_nominal_power_w)

@@ -78,7 +78,7 @@ def test_no_interval_goes_beyond_the_peak_and_both_are_said(capsys: pytest.Captu
     """The end of 95 % was 101 % of the peak."""
     from metrics.quantity import shown
 
-    case = ["model=llama31_8b", "hardware=h100", "precision=fp32"]
+    case = ["model=llama31_8b", "hardware=a100", "precision=fp32"]
     assert main([*case, "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)["figures"]
     assert figures["mfu_percent"]["interval"][1] == pytest.approx(100)

@@ -13,7 +13,7 @@ import pytest
 from conf.facts import hardware
 from conf.load import model_named
 from estimate.fit import priors
-from estimate.fitted import Value, shipped
+from estimate.fitted import Parameters, Value, shipped
 from estimate.host import shipped_for
 from estimate.jobs import RECOMPUTED, Jobs, columns_of_hardware, columns_of_shape
 from estimate.predict import predict
@@ -79,6 +79,23 @@ def test_a_layer_that_stops_early_is_recomputed_but_for_its_last_product(
     least, most = share
     assert least * whole <= early <= most * whole
     assert step_time(job(model, stops_early=1.0), shipped()).recompute == 0
+
+
+def test_the_first_flash_attention_is_on_hopper_what_it_is_on_ampere() -> None:
+    """Slower by what Ampere's kernels lose there: cuDNN's own rate says nothing of it."""
+    known, gpu = shipped(), "attention_efficiency.h100"
+    faster = msgspec.structs.replace(known.values[gpu], value=1.2 * known.values[gpu].value)
+    other = msgspec.structs.replace(known, values={**known.values, gpu: faster})
+
+    def attention(parameters: Parameters, stack: str, gpu: str = "h100") -> float:
+        return step_time(job(gpu=gpu, stack=stack, seq_length=2.0**20), parameters).attention.item()
+
+    old, new = "llm_foundry-2023", "llm_foundry-2024-01"
+    assert attention(other, old) == attention(known, old)
+    assert attention(other, new) == pytest.approx(attention(known, new) / 1.2)
+    peaks = float(job().peak_bf16_flops / job(gpu="a100").peak_bf16_flops)
+    expected = known.of("attention_of_ampere") * peaks
+    assert attention(known, old, "a100") / attention(known, old) == pytest.approx(expected, rel=0.01)
 
 
 def test_gradients_that_fsdp_reduces_in_fp32_take_longer() -> None:
