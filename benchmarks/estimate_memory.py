@@ -105,6 +105,8 @@ def main() -> None:
     parser.add_argument("--rows", action="store_true", help="each row, too")
     options = parser.parse_args()
     rows = [row for row in table_rows(options.file) if row.cells.get("mem_gb")]
+    if not any(row.job for row in rows):
+        parser.error(f"{options.file}: no row that can be predicted has a memory (mem_gb)")
     results = compared(rows)
     if options.rows:
         print("\n".join(row_text(result) for result in results))

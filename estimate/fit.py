@@ -253,17 +253,6 @@ def _prior(known: Parameters, name: str) -> float:
     return value.prior if value and value.prior else known.kinds[name.partition(".")[0]].prior
 
 
-def at(known: Parameters, problem: Problem, x: Numbers) -> Parameters:
-    """Return the parameters at x, each in deviations of its prior from it."""
-    values = problem.prior * np.exp(problem.sd * x)
-    stated = {name: known.values.get(name) for name in problem.names}
-    fitted = {
-        name: Value(float(value), 0.0, old.prior if old else None)
-        for (name, old), value in zip(stated.items(), values, strict=True)
-    }
-    return msgspec.structs.replace(known, values={**known.values, **fitted})
-
-
 @dataclass(frozen=True, slots=True)
 class _Points:
     """Parameters at several points; what is not fitted has one value. values: by name, numbers or shape (points, 1)."""
@@ -287,6 +276,15 @@ def points(known: Parameters, problem: Problem, x: Numbers) -> _Points:
     values = problem.prior * np.exp(problem.sd * x[..., :count])
     columns = np.moveaxis(values, -1, 0)
     return _Points(known, dict(zip(problem.names, columns if x.ndim == 1 else columns[..., None], strict=True)))
+
+
+def at(known: Parameters, problem: Problem, x: Numbers) -> Parameters:
+    """Return the parameters at x, shape (p,), each in deviations of its prior from it."""
+    fitted = {}
+    for name, value in points(known, problem, x).values.items():
+        old = known.values.get(name)
+        fitted[name] = Value(float(value), 0.0, old.prior if old else None)
+    return msgspec.structs.replace(known, values={**known.values, **fitted})
 
 
 def _slopes(problem: Problem, x: Numbers, own: Numbers, predicted: Callable[[Numbers], Numbers]) -> Numbers:
