@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from estimate.fit import problem_of, solved, with_values
-from estimate.fitted import FEW, Error, Kind, Parameters, Value
+from estimate.fitted import FEW, OWN_RUNS, Error, Kind, Parameters, Value
 from estimate.jobs import Jobs, Numbers
 from estimate.predict import HOST, predict
 from estimate.step_time import OFFSETS, OWN, cases_of
@@ -143,7 +143,7 @@ def _learned(parameters: Parameters, jobs: Jobs, step_time_s: Numbers) -> Parame
     learned = with_values(known, problem, found, jacobian)
     values = {name: _with_prior(parameters, name, value) for name, value in learned.values.items()}
     return msgspec.structs.replace(
-        learned, kinds=parameters.kinds, values=values, source=f"{parameters.source}; own runs"
+        learned, kinds=parameters.kinds, values=values, source=f"{parameters.source.removesuffix(OWN_RUNS)}{OWN_RUNS}"
     )
 
 

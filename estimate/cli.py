@@ -245,7 +245,7 @@ def calibrate(argv: Sequence[str] | None = None) -> int:
     from estimate.calibrate import calibrate as calibrated
     from estimate.fitted import write as written
     from estimate.host import shipped_for
-    from estimate.of_record import measured
+    from estimate.of_record import measured, without_release
 
     known = measured(find_and_warn(arguments.rest, arguments.switches, other_keys=CALIBRATE.names))
     hardware = {*np.unique(known.jobs.hardware).tolist()}
@@ -256,16 +256,27 @@ def calibrate(argv: Sequence[str] | None = None) -> int:
         with writing(file):
             written(file, learned.parameters)
     runs = [*zip(known.names, known.step_time_s, map(bool, learned.used), strict=True)]
+    notes = [*map(_of_no_release, without_release(np.broadcast_to(known.jobs.stack, len(runs))[learned.used].tolist()))]
     if "--json" in arguments.switches:
         learning = [{"run": name, "step_time_s": seconds, "learned_from": used} for name, seconds, used in runs]
-        print(dumps({"runs": learning, "warnings": [*learned.warnings], "file": file and str(file)}, indent=1))
+        print(
+            dumps(
+                {"runs": learning, "warnings": [*learned.warnings], "notes": notes, "file": file and str(file)},
+                indent=1,
+            )
+        )
     else:
         for name, seconds, used in runs:
             print(f"{name}: {shown(seconds)} s a step, {'learned from' if used else 'not learned from'}")
-        for text in learned.warnings:
-            print(f"warning: {text}")
+        for text in (*(f"warning: {text}" for text in learned.warnings), *(f"note: {text}" for text in notes)):
+            print(text)
         print(f"{file}: calibrated={file} uses it" if file else f"nothing was learned, {arguments.output} not written")
     return 1 if learned.warnings else 0
+
+
+def _of_no_release(framework: str) -> str:
+    what = f"no release of {framework} is known of these runs, and estimates of one take little from them"
+    return f"{what}: {program('parse')} LOG framework_version=RELEASE -o DIR states it"
 
 
 @command
@@ -286,13 +297,20 @@ def fit(argv: Sequence[str] | None = None) -> int:
     path = Path(arguments.words[0]) if arguments.words else SHIPPED
     runs = read_runs(path)
     fitted = fit_with_errors(runs, shipped(), f"{runs.jobs.count} runs of {path.name}")
+    unknown = [name for name, errors in shipped().errors.items() if fitted.errors[name] == errors and path != SHIPPED]
+    few = "how wrong predictions are of what is new is not known of so few runs, and is taken from the shipped fit: "
+    notes = [f"{few}{listed(unknown)}"] if unknown else []
     with writing(arguments.output):
         written(arguments.output, fitted)
     if arguments.switches:
-        print(dumps({"table": str(path), "runs": runs.jobs.count, "file": str(arguments.output)}, indent=1))
+        print(
+            dumps(
+                {"table": str(path), "runs": runs.jobs.count, "notes": notes, "file": str(arguments.output)}, indent=1
+            )
+        )
     else:
         used = f"calibrated={arguments.output} uses it"
-        print(f"{arguments.output}: fitted to {runs.jobs.count:,} runs of {path.name}; {used}")
+        print(f"{arguments.output}: fitted to {runs.jobs.count:,} runs of {path.name}; {used}", *notes, sep="\nnote: ")
     return 0
 
 
@@ -368,6 +386,7 @@ def _machine(path: Path | None, notes: list[str]) -> Any:
 def _experiment(overrides: Sequence[str], notes: list[str], known: Any) -> Experiment:
     """Return the experiment, on the platform of its hardware where none is typed. known: parameters of a search of its
     layout. ConfigError: it is not valid."""
+    from estimate.layouts import refused_by_framework
     from estimate.search import with_platform
     from estimate.searched import with_searched
 
@@ -387,6 +406,8 @@ def _experiment(overrides: Sequence[str], notes: list[str], known: Any) -> Exper
         notes.append(f"no table has a layout for this case; {why}")
     if e.rehearse:
         raise ConfigError(Problem("rehearse", "a rehearsal has no speed", str(e.rehearse), "null", "leave it out"))
+    if refused := [*refused_by_framework(e)]:
+        raise ConfigError(*refused)
     notes += [str(warning.what) for warning in e.warnings]
     return e
 

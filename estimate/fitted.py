@@ -17,6 +17,8 @@ SHIPPED = Path(__file__).with_name("parameters.yaml")
 FEW = "few_own_runs"
 """Calibrated on few runs: among what widens an interval, measured by `benchmarks/estimate.py anchors`."""
 
+OWN_RUNS = "; own runs"
+"""The end of the source of calibrated parameters."""
 UNSTATED = "_unknown"
 """The end of the names of shares of jobs that have something where nobody states it: none may have it."""
 

@@ -3,12 +3,13 @@ goes through at once (conf/fits.py). What the request fixes stays as it is; what
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import and_
 from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,6 +19,7 @@ from conf.errors import ConfigError, Problem, listed
 from conf.resolve import Experiment, resolve
 from conf.schema import IDENTICAL, Request
 from conf.shapes import ENDS, Sizes
+from conf.vocabulary import Write, vocabulary
 
 Integers: TypeAlias = NDArray[np.int64]
 RECOMPUTED: tuple[Mapping[str, Any], ...] = (
@@ -89,7 +91,7 @@ def layouts_of(request: Request) -> Layouts:
         what = "a search lets all data parallel ranks share one group of shards"
         raise ConfigError(*(Problem(f"layout.{name}", what, "", "null") for name in hybrid))
     request = _open(request)
-    if wrong := problems(_any_layout(request), layout=False):
+    if wrong := [*problems(_any_layout(request), layout=False), *refused_by_framework(request)]:
         raise ConfigError(*wrong)
     fixed = {name: getattr(request.layout, field) for name, field in _FIELDS.items()}
     first = _product({name: _values(request, name, fixed[name]) for name in ("tp", "pp", "cp")})
@@ -120,13 +122,36 @@ def command(e: Experiment) -> tuple[str, ...]:
 _OVERLAP = ("overlap_grad_reduce", "overlap_param_gather")
 
 
+def refused_by_framework(of: Request | Experiment) -> Iterator[Problem]:
+    """Yield the sizes of a layout that its framework cannot have (`cannot` in conf/vocabulary.yaml)."""
+    for field, write in _only_values(of).items():
+        value, only = getattr(of.layout, field), write.only_value
+        if value is not None and value != (1 if only is None else only):
+            allowed = "null" if only is None else str(only).lower()
+            what = f"{of.framework.name}: {write.cannot}"
+            yield Problem(f"layout.{field}", what, str(value).lower(), allowed, f"layout.{field}={allowed}")
+
+
+def _only_values(of: Request | Experiment) -> dict[str, Write]:
+    """Return how the framework writes each size of a layout that it has one value of."""
+    writes = {field: vocabulary()[field].write.get(of.framework.name) for field in _FIELDS.values()}
+    return {
+        field: write
+        for field, write in writes.items()
+        if write is not None and write.cannot and write.only_value is not msgspec.UNSET
+    }
+
+
 def _open(request: Request) -> Request:
-    """Return `request` with every size open that nobody typed, and the switches that cost nothing on. A switch of a
-    layout stays, for none of conf/layout has one: it was typed."""
+    """Return `request` with every size open that nobody typed and the framework has several values of, and the switches
+    that cost nothing on. A switch of a layout stays, for none of conf/layout has one: it was typed."""
     open_sizes: dict[str, Any] = {field: None for name, field in _FIELDS.items() if name not in _SWITCHES}
     layout, training = request.layout, request.training
     if layout.name != _EXPLICIT:
         layout = replace(layout, **open_sizes)
+    only = {field: write.only_value for field, write in _only_values(request).items()}
+    fixed: dict[str, Any] = {field: 1 if value is None else value for field, value in only.items()}
+    layout = replace(layout, **{field: value for field, value in fixed.items() if getattr(layout, field) is None})
     names = ("use_distributed_optimizer", *_OVERLAP)
     sharded = training.use_distributed_optimizer is not False
     free: dict[str, Any] = {name: sharded for name in names if getattr(training, name) is None}

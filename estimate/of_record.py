@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import isnan, nan
 from typing import NamedTuple
@@ -77,7 +77,8 @@ def columns_of_record(record: Record) -> dict[str, Column]:
     """Return the columns of Jobs of what ran. Unfit: it did not complete, or what is not known of it."""
     if record.provenance not in ("measured", "imported") or record.status != "completed":
         allowed = "a run that was measured here, or imported by `parse`, and completed"
-        raise Unfit(f"it is {record.provenance} and {record.status}", allowed, "leave it out: status=completed")
+        left_out = "status=completed" if record.status != "completed" else "provenance=measured"
+        raise Unfit(f"it is {record.provenance} and {record.status}", allowed, f"leave it out: {left_out}")
     facts = facts_of(record)
     shape, device, precision, world, again = _known(record, facts)
     sizes = {name: facts.size(f"{name}_parallel_size") or 1 for name in _SIZES}
@@ -153,6 +154,11 @@ def _ranks_of_node(record: Record, device: Hardware, world: int) -> int:
     nodes = record.environment.get("num_nodes")
     most = world if device.vendor is None else min(world, device.gpus_per_node)
     return world // nodes if isinstance(nodes, int) and nodes > 0 else most
+
+
+def without_release(stacks: Iterable[str]) -> list[str]:
+    """Return the frameworks among stacks of which no release is known, though they have releases."""
+    return sorted(name for name in {*stacks} if frameworks.facts(name or None).get("release"))
 
 
 def release_of(record: Record) -> str | None:

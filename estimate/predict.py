@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from conf.errors import ConfigError, Problem
 from conf.facts import hardware
-from estimate.fitted import Error, Parameters
+from estimate.fitted import OWN_RUNS, Error, Parameters
 from estimate.host import shipped_for
 from estimate.jobs import Jobs, Numbers
-from estimate.step_time import OFFSETS, Case, Cases, Parts, cases_of, step_time
+from estimate.step_time import OFFSETS, OWN, Case, Cases, Parts, cases_of, step_time
 
 _NEAR = ("framework", "hardware", "precision", "kind")
 _STACK = ("stack", "hardware", "kind")
@@ -93,7 +93,8 @@ def _expected(known: Parameters, case: Case) -> tuple[str, Error]:
     distance = distance_of(known, case)
     name, error = error_of(known, distance, classes_of(case))
     if case.hardware == "cpu" and distance != DISTANCES[0][0]:
-        said = "a guess: no training on a CPU was published; four trainings by `measure` say what this one does"
+        guess = "a guess by own runs" if known.source.endswith(OWN_RUNS) else "a guess"
+        said = f"{guess}: no training on a CPU was published; four trainings by `measure` say what this one does"
         return said, Error(0, HOST, HOST)
     return name if distance == DISTANCES[0][0] else f"{name} whose {distance} was new", error
 
@@ -160,10 +161,19 @@ def _why(known: Parameters, case: Case) -> tuple[str, ...]:
     what = next(text for name, _, text in DISTANCES if name == distance_of(known, case))
     stack = f"{case.stack or 'an unnamed stack'} on {case.hardware} in {case.precision}"
     words = {"kind": case.kind, "framework": case.framework or "it", "software": case.software or "it"}
-    notes = [f"{stack}: nobody measured {what.format(vendor=case.vendor, **words)}"] if what else []
+    new = f"nobody measured {what.format(vendor=case.vendor, **words)}"
+    if _by_own_runs(known, case):
+        new = f"own runs alone are of it, and its errors are taken to be those where {new}"
+    notes = [f"{stack}: {new}"] if what else []
     if not has_efficiency(known, case):
         notes.append(f"no measured run on {case.hardware} in {case.precision}: its efficiency is a prior")
     return tuple(notes)
+
+
+def _by_own_runs(known: Parameters, case: Case) -> bool:
+    """Return whether a calibration had this model on this stack and GPU, in its precision."""
+    own = [name for level, name in zip(OFFSETS, case.offsets, strict=False) if level in OWN]
+    return known.source.endswith(OWN_RUNS) and bool(own) and all(name in known.offsets for name in own)
 
 
 def _beside(notes: tuple[tuple[str, ...], ...], far: NDArray[np.bool_]) -> tuple[tuple[str, ...], ...]:

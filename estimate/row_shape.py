@@ -46,9 +46,11 @@ def _shape(name: str, *texts: str) -> Known:
             raise ValueError(f"{column}: {error}") from None
         if sizes.get(column, 0) > _LARGEST * (1e3 if column == "vocab" else 1):
             raise ValueError(f"{column}: {quoted(text)} is larger than any model's")
-    if run := sizes.pop("layers_run", None):
-        sizes["layers"] = run
     ours, (stated, unread) = _ours(name), _stated(texts[-1])
+    if run := sizes.pop("layers_run", None):
+        if run > (layers := sizes.get("layers", ours.num_layers if ours else run)):
+            raise ValueError(f"layers_run: {run:,} is more than the {layers:,} layers")
+        sizes["layers"] = run
     if ours and not (wrong := [*_differing(ours, sizes)]):
         known = _cut(ours, sizes)
         return known._replace(notes=(*known.notes, *unread, *_contradicted(name, ours, known.shape, stated)))

@@ -119,6 +119,9 @@ def requests_of(overrides: Sequence[str]) -> list[tuple[tuple[str, ...], Request
     if places := [text for text in values if text.startswith("layout=searched")]:
         what, hint = "is a place among what a search finds", f"tprimat launch {places[0]}"
         raise ConfigError(Problem(places[0], what, allowed="layout=searched", hint=hint))
+    if named := [text for text in values if text.startswith("layout=")]:
+        what, hint = "names a layout, which is what a search finds", "layout.tensor_model_parallel_size=2 keeps a size"
+        raise ConfigError(Problem(named[0], what, allowed="layout=searched", hint=hint))
     found = []
     for job in dict.fromkeys(product(*values.values())):
         typed = with_platform(job)

@@ -52,7 +52,8 @@ def nearly_full(best: Found) -> Iterator[str]:
     taken, room = best.space.memory_bytes[best.index], best.space.room_bytes
     if taken > (1 - _SURE) * room:
         needs = f"the best needs {taken / GB:,.1f} GB of {room / GB:,.1f}, known to a few percent"
-        yield f"memory is tight: {needs}; headroom={100 * _SURE:g}% takes none beyond {(1 - _SURE) * room / GB:,.0f}"
+        less = f"headroom={100 * _SURE:g}% takes none beyond {(1 - _SURE) * room / GB:,.0f}"
+        yield f"memory is nearly full: {needs}; {less}"
 
 
 def to_json(result: Search, typed: Sequence[str]) -> dict[str, Any]:
@@ -87,6 +88,10 @@ _HEAD = ("", "layout", "mbs", "recompute", "step time s, 95 %", "tokens/s/GPU", 
 _WIDTHS = (4, 30, 5, 11, 26, 14, 11, 0)
 
 
+def _recomputed(e: Experiment) -> str:
+    return e.training.recompute_granularity or "none"
+
+
 def _row(cells: Sequence[str]) -> str:
     return " ".join(f"{cell:<{width}}" for cell, width in zip(cells, _WIDTHS, strict=True)).rstrip()
 
@@ -98,7 +103,7 @@ def _cells(number: int, found: Found, several: bool) -> tuple[str, ...]:
         f"{number}.",
         str(e.layout),
         str(e.training.micro_batch_size),
-        e.training.recompute_granularity or "none",
+        _recomputed(e),
         ranged(figures["step_time_mean_s"]),
         shown(figures["tokens_per_s_per_gpu"].value),
         f"{found.space.memory_bytes[found.index] / GB:,.1f}",
@@ -139,8 +144,9 @@ def _front(result: Search, terms: Terms) -> Iterator[str]:
         speed = shown(found.estimate.figures["tokens_per_s_per_gpu"].value)
         taken = found.space.memory_bytes[found.index] / GB
         cost = f"{money} for {terms.tokens:g} tokens"
-        layout = str(found.estimate.experiment.layout)
-        yield f"{layout:<30} {speed:>9} tokens/s/GPU {taken:>7,.1f} GB  {cost}; {found.space.label}"
+        e = found.estimate.experiment
+        how = f"{e.layout}, micro-batch {e.training.micro_batch_size}, recompute {_recomputed(e)}"
+        yield f"{how:<54} {speed:>9} tokens/s/GPU {taken:>7,.1f} GB  {cost}; {found.space.label}"
 
 
 def _command(e: Experiment, typed: Sequence[str]) -> str:

@@ -20,6 +20,7 @@ from estimate.cli import main
 from estimate.fitted import FEW, Parameters, Value, read, shipped, write
 from estimate.host import shipped_for
 from estimate.jobs import Jobs
+from estimate.of_record import without_release
 from estimate.predict import predict
 from estimate.step_time import step_time
 from tests.drills import ROOT
@@ -104,6 +105,19 @@ def test_what_a_model_has_with_a_stack_is_learned_apart_from_what_all_have() -> 
     third = job("mixtral_8x7b", stack=STACK, num_experts=0.0, moe_ffn_hidden_size=0.0)
     between = np.log(predict(third, known).step_time_s / step_time(third, shipped()).total)
     assert near[0] < between[0] < near[1]
+
+
+def test_what_own_runs_alone_are_of_is_said_to_be_that() -> None:
+    """Its line said that nobody had measured it in that precision."""
+    learned = calibrate(shipped(), runs().take(slice(0, 3)), step_time(runs(), machine(1.1)).total[:3]).parameters
+    known, new = (" ".join(predict(runs(), each).notes[0]) for each in (learned, shipped()))
+    assert "own runs alone are of it" in known and "own runs" not in new
+
+
+@pytest.mark.parametrize(("stacks", "named"), [(["primus", "nemo-25.04"], ["primus"]), (["megatron", "", "own"], [])])
+def test_runs_whose_release_is_unknown_are_named(stacks: list[str], named: list[str]) -> None:
+    """An estimate is of a release, and took next to nothing from them in silence."""
+    assert without_release(stacks) == named
 
 
 def test_an_interval_after_few_own_runs_is_wider_and_only_once() -> None:

@@ -331,6 +331,8 @@ def test_a_model_of_ours_brings_what_the_columns_lack() -> None:
     qwen = {"model": "Qwen/Qwen3-30B-A3B", "layers": "48", "hidden": "2048", "ffn": "768", "heads": "32"}
     known = row_shape(qwen | {"kv_heads": "4", "vocab": "151936", "experts": "128", "topk": "8"})
     assert (known.shape.kv_channels, known.notes) == (128, ())
+    with pytest.raises(ValueError, match="layers_run: 300 is more than the 61 layers"):
+        row_shape({"model": "deepseek-v3", "layers_run": "300"})
     deep = row_shape({"model": "deepseek-v3", "layers_run": "4"})
     assert deep.shape.mla is not None
     assert (deep.shape.num_layers, deep.shape.dense_layers, deep.shape.mtp_num_layers) == (4, 3, 0)

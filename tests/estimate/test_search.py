@@ -132,7 +132,7 @@ def test_a_best_that_leaves_little_memory_says_so_and_what_to_type() -> None:
     taken, room = full.best[0].space.memory_bytes[full.best[0].index], full.best[0].space.room_bytes
     assert 0.95 * room < taken <= room
     (said,) = nearly_full(full.best[0])
-    assert "memory is tight" in said and "headroom=5%" in said
+    assert "memory is nearly full" in said and "headroom=5%" in said
     roomy = result("model=llama31_70b", "hardware=h100", "nodes=8", "precision=fp8", limits=Limits(headroom=0.05))
     assert not [*nearly_full(roomy.best[0])]
 
@@ -153,6 +153,29 @@ def test_limits_exclude_what_takes_more() -> None:
 def test_where_nothing_fits_the_smallest_is_named() -> None:
     with pytest.raises(ConfigError, match=r"none of .* valid layouts of llama31_405b .* fits: the smallest, TP8"):
         result("model=llama31_405b", "hardware=h100")
+
+
+@pytest.mark.parametrize(
+    ("framework", "split"),
+    [("fsdp2", {"dp"}), ("hf", {"dp"}), ("deepspeed", {"tp", "dp"}), ("torchtitan", {"pp", "cp"})],
+)
+def test_a_search_has_layouts_that_its_framework_can_run(framework: str, split: set[str]) -> None:
+    """`launch` refused the pipelines that were the best of them."""
+    (space,) = result(*SMALL, "platform=nvidia", f"framework={framework}").spaces
+    sizes = {name: getattr(space.layouts, name).max() for name in ("tp", "pp", "vp", "cp", "sp", "dp")}
+    assert all(sizes[name] > 1 for name in split), sizes
+    if framework != "torchtitan":
+        assert {name for name, most in sizes.items() if most > (name != "sp")} == split
+
+
+def test_a_search_takes_no_size_that_its_framework_cannot_have() -> None:
+    with pytest.raises(ConfigError, match=r"pipeline_model_parallel_size: hf: Trainer has no pipeline"):
+        result(*SMALL, "platform=nvidia", "framework=hf", "layout.pipeline_model_parallel_size=2")
+
+
+def test_a_named_layout_is_no_limit_of_a_search() -> None:
+    with pytest.raises(ConfigError, match="layout=tp2: names a layout, which is what a search finds"):
+        result(*SMALL, "layout=tp2")
 
 
 def test_cost_needs_a_price() -> None:
