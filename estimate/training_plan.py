@@ -252,6 +252,8 @@ def lines(made: Sequence[Plan], terms: Terms) -> Iterator[str]:
                 f"{shown(point.tokens_per_s_per_gpu):>13} {100 * point.goodput:>6.1f} % {shown(point.tokens_per_s):>23}"
             )
             yield f"  {point.gpus:>8,} {speeds} {share:>9.1f} %"
+        if not weak and 2 * points[-1].gpus <= MOST_GPUS:
+            yield "  on more GPUs this layout leaves a rank without a micro-batch; a larger batch goes on"
         yield ""
     yield from _sources()
 

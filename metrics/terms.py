@@ -243,7 +243,13 @@ KEYS = (
     Key("power_price", "of a kWh, in the price's currency; adds electricity", _of_kwh, None, "0.09"),
     Key("pue", "power usage effectiveness of the building (default: 1)", between(1, 10, _BUILDING), 1.0, "1.25"),
     Key("host_share", _HOSTS, between(0, 10, _HOST), 0.0, "25%"),
-    Key("goodput", "share of the time that makes progress (default: 1)", between(0.001, 1, _SHARE), 1.0, "96%"),
+    Key(
+        "goodput",
+        "share of the time that makes progress (default: 1, a plan: by failures)",
+        between(0.001, 1, _SHARE),
+        1.0,
+        "96%",
+    ),
     Key("carbon", "gCO2e/kWh, or a country (USA, FRA)", intensity, NO_CARBON, "FRA", _countries),
     Key("embodied_kg", "CO2e of making one GPU, its host's share included", between(0, inf, _MORE, "kg"), None, "1500"),
 )
