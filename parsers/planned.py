@@ -61,7 +61,8 @@ def _printed(path: Path, content: Any) -> Iterator[Run]:
     if not rows or not all(isinstance(row, dict) and isinstance(row.get(RECORD), dict) for row in rows):
         older = any(isinstance(row, dict) and "plan" in row for row in rows)
         what = "is a plan of an older version, without its record" if older else "is not a plan"
-        raise InputError(Problem(str(path), what, hint=_how()))
+        foreign = "" if older else f"; a record of another tool: {program('parse')} {path} -o DIR"
+        raise InputError(Problem(str(path), what, hint=f"{_how()}{foreign}"))
     for number, row in enumerate(rows, start=1):
         where = f"{path}:{number}" if len(rows) > 1 else str(path)
         yield Run(where, record_of(row[RECORD], where))
