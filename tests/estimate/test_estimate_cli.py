@@ -339,7 +339,7 @@ def test_a_run_that_contradicts_is_named_by_its_path_and_writes_nothing(
     ("known", "says"),
     [
         ({"status": "failed"}, ["it is measured and failed", "imported by `parse`, and completed", "status=completed"]),
-        ({"provenance": "rehearsed"}, ["it is rehearsed and completed", "allowed", "status=completed"]),
+        ({"provenance": "rehearsed"}, ["it is rehearsed and completed", "allowed", "provenance=measured"]),
         (
             {"over": dict.fromkeys(("num_layers", "seq_length", "world_size"))},
             ["not known: num_layers, seq_length, world_size", "model=llama31_8b seq_length=N world_size=N -o DIR"],
