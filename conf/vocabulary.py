@@ -54,6 +54,13 @@ class Write(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         if sum(map(bool, (self.to, self.program, self.derived, self.cannot))) != 1:
             raise ValueError("exactly one of to, program, derived and cannot")
 
+    def refused_without(self, e: object) -> Any:
+        """Return the value of a request that the stack has no setting for and is refused without; UNSET of any other
+        setting. e: the request, for what follows from another of its values."""
+        if not self.cannot:
+            return msgspec.UNSET
+        return follow(e, self.only) if self.only else self.only_value
+
 
 class Idle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """When a setting has no effect beside another one: an entry of the column `idle`."""

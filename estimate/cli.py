@@ -259,17 +259,15 @@ def calibrate(argv: Sequence[str] | None = None) -> int:
     notes = [*map(_of_no_release, without_release(np.broadcast_to(known.jobs.stack, len(runs))[learned.used].tolist()))]
     if "--json" in arguments.switches:
         learning = [{"run": name, "step_time_s": seconds, "learned_from": used} for name, seconds, used in runs]
-        print(
-            dumps(
-                {"runs": learning, "warnings": [*learned.warnings], "notes": notes, "file": file and str(file)},
-                indent=1,
-            )
-        )
+        about = {"runs": learning, "warnings": [*learned.warnings], "notes": notes, "file": file and str(file)}
+        print(dumps(about, indent=1))
     else:
         for name, seconds, used in runs:
             print(f"{name}: {shown(seconds)} s a step, {'learned from' if used else 'not learned from'}")
-        for text in (*(f"warning: {text}" for text in learned.warnings), *(f"note: {text}" for text in notes)):
-            print(text)
+        for text in learned.warnings:
+            print(f"warning: {text}")
+        for text in notes:
+            print(f"note: {text}")
         print(f"{file}: calibrated={file} uses it" if file else f"nothing was learned, {arguments.output} not written")
     return 1 if learned.warnings else 0
 
@@ -297,20 +295,19 @@ def fit(argv: Sequence[str] | None = None) -> int:
     path = Path(arguments.words[0]) if arguments.words else SHIPPED
     runs = read_runs(path)
     fitted = fit_with_errors(runs, shipped(), f"{runs.jobs.count} runs of {path.name}")
-    unknown = [name for name, errors in shipped().errors.items() if fitted.errors[name] == errors and path != SHIPPED]
+    same = [name for name, errors in shipped().errors.items() if fitted.errors[name] == errors]
     few = "how wrong predictions are of what is new is not known of so few runs, and is taken from the shipped fit: "
-    notes = [f"{few}{listed(unknown)}"] if unknown else []
+    notes = [f"{few}{listed(same)}"] if same and path != SHIPPED else []
     with writing(arguments.output):
         written(arguments.output, fitted)
     if arguments.switches:
-        print(
-            dumps(
-                {"table": str(path), "runs": runs.jobs.count, "notes": notes, "file": str(arguments.output)}, indent=1
-            )
-        )
+        about = {"table": str(path), "runs": runs.jobs.count, "notes": notes, "file": str(arguments.output)}
+        print(dumps(about, indent=1))
     else:
         used = f"calibrated={arguments.output} uses it"
-        print(f"{arguments.output}: fitted to {runs.jobs.count:,} runs of {path.name}; {used}", *notes, sep="\nnote: ")
+        print(f"{arguments.output}: fitted to {runs.jobs.count:,} runs of {path.name}; {used}")
+        for text in notes:
+            print(f"note: {text}")
     return 0
 
 

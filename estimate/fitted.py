@@ -19,6 +19,7 @@ FEW = "few_own_runs"
 
 OWN_RUNS = "; own runs"
 """The end of the source of calibrated parameters."""
+
 UNSTATED = "_unknown"
 """The end of the names of shares of jobs that have something where nobody states it: none may have it."""
 

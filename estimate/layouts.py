@@ -19,7 +19,7 @@ from conf.errors import ConfigError, Problem, listed
 from conf.resolve import Experiment, resolve
 from conf.schema import IDENTICAL, Request
 from conf.shapes import ENDS, Sizes
-from conf.vocabulary import Write, vocabulary
+from conf.vocabulary import vocabulary
 
 Integers: TypeAlias = NDArray[np.int64]
 RECOMPUTED: tuple[Mapping[str, Any], ...] = (
@@ -124,22 +124,19 @@ _OVERLAP = ("overlap_grad_reduce", "overlap_param_gather")
 
 def refused_by_framework(of: Request | Experiment) -> Iterator[Problem]:
     """Yield the sizes of a layout that its framework cannot have (`cannot` in conf/vocabulary.yaml)."""
-    for field, write in _only_values(of).items():
-        value, only = getattr(of.layout, field), write.only_value
+    for field, only in _only_values(of).items():
+        value = getattr(of.layout, field)
         if value is not None and value != (1 if only is None else only):
             allowed = "null" if only is None else str(only).lower()
-            what = f"{of.framework.name}: {write.cannot}"
+            what = f"{of.framework.name}: {vocabulary()[field].write[of.framework.name].cannot}"
             yield Problem(f"layout.{field}", what, str(value).lower(), allowed, f"layout.{field}={allowed}")
 
 
-def _only_values(of: Request | Experiment) -> dict[str, Write]:
-    """Return how the framework writes each size of a layout that it has one value of."""
+def _only_values(of: Request | Experiment) -> dict[str, Any]:
+    """Return the value of each size of a layout that the framework has one of; None of VP, which no pipeline has."""
     writes = {field: vocabulary()[field].write.get(of.framework.name) for field in _FIELDS.values()}
-    return {
-        field: write
-        for field, write in writes.items()
-        if write is not None and write.cannot and write.only_value is not msgspec.UNSET
-    }
+    only = {field: write.refused_without(of) for field, write in writes.items() if write is not None}
+    return {field: value for field, value in only.items() if value is not msgspec.UNSET}
 
 
 def _open(request: Request) -> Request:
@@ -149,8 +146,7 @@ def _open(request: Request) -> Request:
     layout, training = request.layout, request.training
     if layout.name != _EXPLICIT:
         layout = replace(layout, **open_sizes)
-    only = {field: write.only_value for field, write in _only_values(request).items()}
-    fixed: dict[str, Any] = {field: 1 if value is None else value for field, value in only.items()}
+    fixed: dict[str, Any] = {field: 1 if only is None else only for field, only in _only_values(request).items()}
     layout = replace(layout, **{field: value for field, value in fixed.items() if getattr(layout, field) is None})
     names = ("use_distributed_optimizer", *_OVERLAP)
     sharded = training.use_distributed_optimizer is not False

@@ -75,10 +75,7 @@ def _step_time(record: Record) -> float:
 
 def columns_of_record(record: Record) -> dict[str, Column]:
     """Return the columns of Jobs of what ran. Unfit: it did not complete, or what is not known of it."""
-    if record.provenance not in ("measured", "imported") or record.status != "completed":
-        allowed = "a run that was measured here, or imported by `parse`, and completed"
-        left_out = "status=completed" if record.status != "completed" else "provenance=measured"
-        raise Unfit(f"it is {record.provenance} and {record.status}", allowed, f"leave it out: {left_out}")
+    _check_completed(record)
     facts = facts_of(record)
     shape, device, precision, world, again = _known(record, facts)
     sizes = {name: facts.size(f"{name}_parallel_size") or 1 for name in _SIZES}
@@ -114,6 +111,14 @@ def columns_of_record(record: Record) -> dict[str, Column]:
         "offloaded_layers": 0,
         "stack": "-".join(filter(None, (record.framework, release_of(record)))),
     }
+
+
+def _check_completed(record: Record) -> None:
+    """Raise Unfit of what is no run that completed."""
+    if record.provenance not in ("measured", "imported") or record.status != "completed":
+        allowed = "a run that was measured here, or imported by `parse`, and completed"
+        left_out = "status=completed" if record.status != "completed" else "provenance=measured"
+        raise Unfit(f"it is {record.provenance} and {record.status}", allowed, f"leave it out: {left_out}")
 
 
 def _machine(device: Hardware, precision: str, ranks_of_node: int, useful: int) -> dict[str, Column]:

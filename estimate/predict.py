@@ -147,8 +147,13 @@ def error_of(known: Parameters, distance: str, classes: Sequence[str]) -> tuple[
 
 def distance_of(known: Parameters, case: Case) -> str:
     """Return how far a case is from the jobs that the parameters are fitted to."""
-    there = {level for level, name in zip(OFFSETS, case.offsets, strict=False) if name in known.offsets}
+    there = _measured(known, case)
     return next(name for name, common, _ in DISTANCES if there.issuperset(common))
+
+
+def _measured(known: Parameters, case: Case) -> set[tuple[str, ...]]:
+    """Return what a case has in common with measured jobs."""
+    return {level for level, name in zip(OFFSETS, case.offsets, strict=False) if name in known.offsets}
 
 
 def has_efficiency(known: Parameters, case: Case) -> bool:
@@ -172,8 +177,7 @@ def _why(known: Parameters, case: Case) -> tuple[str, ...]:
 
 def _by_own_runs(known: Parameters, case: Case) -> bool:
     """Return whether a calibration had this model on this stack and GPU, in its precision."""
-    own = [name for level, name in zip(OFFSETS, case.offsets, strict=False) if level in OWN]
-    return known.source.endswith(OWN_RUNS) and bool(own) and all(name in known.offsets for name in own)
+    return known.source.endswith(OWN_RUNS) and _measured(known, case).issuperset(OWN)
 
 
 def _beside(notes: tuple[tuple[str, ...], ...], far: NDArray[np.bool_]) -> tuple[tuple[str, ...], ...]:

@@ -259,7 +259,7 @@ def problems(e: Experiment, settings: Table) -> Iterator[Problem]:
     for row, value in settings.requested(e):
         if value is None and row.write.unless_null:
             continue
-        needed = follow(e, row.write.only) if row.write.only else row.write.only_value
+        needed = row.write.refused_without(e)
         if row.write.cannot and needed is not msgspec.UNSET and not _equal(value, needed):
             hint = f"{row.of}={_typed(needed)}" + ", which is another model; or another framework" * row.of.startswith(
                 "model."
