@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from itertools import product
-from math import lcm, log
+from math import isqrt, lcm, log
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,7 +39,8 @@ def data_parallel_size(r: Request, s: Sizes) -> int:
 
 def divisors(n: int) -> list[int]:
     """Return all divisors of n, ascending."""
-    return [d for d in range(1, n + 1) if n % d == 0]
+    small = [d for d in range(1, isqrt(n) + 1) if n % d == 0]
+    return sorted({*small, *(n // d for d in small)})
 
 
 def nearest(target: float, valid: list[int], count: int = 4) -> list[int]:
@@ -296,8 +297,8 @@ def _precision(r: Request, s: Sizes) -> Iterator[Problem]:
     hardware, precision = r.hardware, r.precision
     if precision.fp8 and hardware.peak_dense_tflops and "fp8" not in hardware.peak_dense_tflops:
         yield Problem("precision", f"{hardware.name} has no fp8 units", precision.name, "bf16, fp32", "precision=bf16")
-    elif precision.fp8_recipe == "mxfp8" and hardware.architecture == "sm_90":
-        what = f"{hardware.name} ({hardware.architecture}) has no units for MXFP8, which came with Blackwell"
+    elif precision.fp8_recipe == "mxfp8" and not hardware.scales_blocks:
+        what = f"{hardware.name} ({hardware.architecture}) has no units for MXFP8, which came with Blackwell and CDNA 4"
         yield Problem("precision", what, precision.name, "fp8, fp8_current, bf16, fp32", "precision=fp8")
 
 

@@ -142,6 +142,9 @@ class Platform:
     frameworks: tuple[str, ...]
 
 
+_WITHOUT_MXFP8 = ("sm_80", "sm_89", "sm_90", "gfx90a", "gfx942")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
     """Facts of one device, from its vendor's data sheet where there is one; None is unknown. peak_dense_tflops and
@@ -172,6 +175,11 @@ class Hardware:
     source: str
     status: Literal["data sheet", "verified", "host"]
     note: str | None
+
+    @property
+    def scales_blocks(self) -> bool:
+        """Return whether its fp8 units scale blocks (MXFP8), as all do since Blackwell and CDNA 4."""
+        return self.architecture not in _WITHOUT_MXFP8
 
     @property
     def room_bytes(self) -> float | None:

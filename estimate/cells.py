@@ -153,10 +153,10 @@ def network_bandwidth(text: str, device: Hardware, gpus_per_node: float) -> tupl
         rate = int(match[1]) * cards / gpus_per_node
     if rate:
         return rate * 1e9 / 8, ""
-    rate = device.network_gbit_s_per_gpu
-    return (
-        (rate * 1e9 / 8, f"network of {rate:g} Gbit/s per GPU assumed") if rate else (float("nan"), "network unknown")
-    )
+    if not device.network_gbit_s_per_gpu:
+        return float("nan"), "network unknown"
+    rate = device.network_gbit_s_per_gpu / device.devices_per_package
+    return rate * 1e9 / 8, f"network of {rate:g} Gbit/s per GPU assumed"
 
 
 def names_network(text: str) -> bool:
@@ -172,7 +172,7 @@ _RELEASE = re.compile(r"v?(\d+(?:\.\d+)+)")
 
 def is_date(text: str) -> bool:
     """Return whether a cell is a date or a release: 2024, 2025-06, v25.04.02, 0.9.0rc1, MLPerf Training v5.1."""
-    round_ = text.strip().startswith("MLPerf") and _RELEASE.search(text)
+    round_ = text.strip().lower().startswith("mlperf") and _RELEASE.search(text)
     return bool(round_ or _DATE.fullmatch(text.strip()))
 
 
@@ -180,7 +180,7 @@ def stack(framework: str, date: str) -> str:
     """Return FRAMEWORK-RELEASE, as in Jobs: megatron_bridge-26.04.01, nemo-25.04.02, mlperf-5.0. A date stands where no
     release is stated; the framework alone where neither is, or where what stands there is no date."""
     date = date if is_date(date) else ""
-    if framework.startswith("MLPerf"):
+    if framework.lower().startswith("mlperf"):
         release = _RELEASE.search(date) or _RELEASE.search(framework)
         return f"mlperf-{release[1]}" if release else "mlperf"
     name = _BESIDE.sub("", re.sub(r"\(.*?\)", "", framework)).strip()

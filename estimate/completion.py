@@ -17,17 +17,19 @@ from estimate.cells import count
 from estimate.jobs import Jobs, Numbers
 from estimate.row_shape import row_shape
 from estimate.rows import Row, jobs_of, read_row
+from metrics.shape import Shape
 
 _LAYOUT = ("tp", "pp", "vp", "cp", "ep", "mbs")
-_CHOSEN = (*_LAYOUT, "recompute")  # recomputation alone is taken as none, as where parameters are fitted
+_CHOSEN = (*_LAYOUT, "recompute")
+"""Where recomputation alone is empty it is taken as none, as where parameters are fitted."""
 _POWERS = (1, 2, 4, 8, 16, 32, 64)
 _MICRO, _MICRO_OF_MANY = (8, 4, 2, 1), (2, 1)
-_LONG = 16_384  # tokens of a sequence, from which on context parallelism is tried
-_MOST = 200  # ways to complete one row
+_LONG = 8_192  # tokens of a sequence, from which on context parallelism is tried
+_MOST = 2_000  # ways to complete one row
 
 
 class Judged(NamedTuple):
-    """Step time and bytes on the fullest GPU of each job, shape (n,)."""
+    """Step time of each job and bytes that its fullest GPU shows, shape (n,)."""
 
     step_time_s: Numbers
     memory_bytes: Numbers
@@ -55,10 +57,13 @@ def _best(row: Row, ways: Sequence[Row], times: Numbers, sizes: Numbers, fits: N
     known = np.where(np.isnan(times), np.inf, times)
     best = int(np.argmin(np.where(fits, known, np.inf)) if fits.any() else np.argmin(sizes))
     way = ways[best]
-    chosen = [f"{name.upper()} {way.cells[name]}" for name in _CHOSEN if name in row.missing and way.cells.get(name)]
-    which = f"the fastest of {len(ways)} that fit" if fits.any() else "what needs the least memory; nothing fits"
+    filled = [name for name in _CHOSEN if way.cells.get(name) and not row.cells.get(name)]
+    chosen = [f"{name.upper()} {way.cells[name]}" for name in filled]
+    which = f"the fastest of {fits.sum()} that fit" if fits.any() else "nothing tried fits, this needs the least"
     note = f"not stated, taken: {', '.join(chosen)} ({which})" if len(ways) > 1 else f"not stated: {', '.join(chosen)}"
-    return replace(way, texts=row.texts, cells=row.cells, missing=row.missing, notes=(*way.notes, note))
+    return replace(
+        way, texts=row.texts, cells=row.cells, missing=row.missing.union(way.missing, filled), notes=(*way.notes, note)
+    )
 
 
 def _ways(row: Row) -> list[Row]:
@@ -78,33 +83,41 @@ def _accumulates(way: Row) -> bool:
 
 def _fillings(row: Row) -> Iterator[Mapping[str, str]]:
     """Yield values for the empty cells; least parallelism, largest micro-batch and no recomputation first."""
-    gpus, layers = _count(row, "gpus"), _layers(row)
-    empty = [name for name in (_CHOSEN if "tp" in row.missing else _LAYOUT) if name in row.missing]
+    gpus, shape = _count(row, "gpus"), _shape(row)
+    layers, experts = (shape.num_layers, shape.num_experts) if shape else (1, 0)
+    unread = {name for name in _CHOSEN if row.job is None and not row.cells.get(name)}
+    missing = row.missing | unread  # of a refused row the cells behind the one that refused it were not read
+    empty = [name for name in _CHOSEN if name in missing and (experts or name != "ep")]
     sizes = [size for size in _POWERS if gpus % size == 0]
     options: dict[str, Sequence[str]] = {
         "tp": [*map(str, (size for size in sizes if size <= 8))],
         "pp": [*map(str, (size for size in sizes if size <= layers))],
         "vp": [*map(str, divisors(layers)[:6] if "tp" not in empty else (1, 4))],
         "cp": [*map(str, sizes[:4] if _count(row, "seq") >= _LONG else sizes[:1])],
-        "ep": [*map(str, sizes)] if _count(row, "experts") else ["1"],
+        "ep": [str(size) for size in sizes if experts % size == 0],
         "mbs": [*map(str, _MICRO if "tp" not in empty else _MICRO_OF_MANY)],
         "recompute": ["none", "full"],
     }
+    never_even = not any(_is_even(layers, size) for size in sizes if size > 1)
     for values in product(*(options[name] for name in empty)):
         filled = dict(zip(empty, values, strict=True))
         stages, virtual = (int(filled[name]) if name in filled else _count(row, name) or 1 for name in ("pp", "vp"))
-        parts = stages * virtual
-        divides = layers % parts == 0 or (stages > 1 and (layers + 2) % parts == 0)  # embedding and loss as layers
-        if "vp" in filled and (not divides or (stages == 1 and virtual > 1)):
+        even = _is_even(layers, stages * virtual) or (never_even and virtual == 1)
+        if "vp" in filled and (not even or (stages == 1 and virtual > 1)):
             continue
         yield filled
 
 
-def _layers(row: Row) -> int:
+def _is_even(layers: int, parts: int) -> bool:
+    """Return whether layers divide over so many parts of a pipeline, or do with embedding and loss as a layer each."""
+    return layers % parts == 0 or (parts > 1 and (layers + 2) % parts == 0)
+
+
+def _shape(row: Row) -> Shape | None:
     try:
-        return row_shape(row.cells).shape.num_layers
+        return row_shape(row.cells).shape
     except ValueError:
-        return 1
+        return None
 
 
 def _count(row: Row, name: str) -> int:

@@ -10,8 +10,16 @@ from conf.resolve import Experiment
 from conf.threads import useful_threads_of
 from estimate.cells import Again, named
 from estimate.host import columns_of_host
-from estimate.jobs import PEAK_OF, RECOMPUTED, adam_bytes, columns_of_hardware, columns_of_shape
-from estimate.rows import Column
+from estimate.jobs import (
+    PEAK_OF,
+    RECOMPUTED,
+    Column,
+    adam_bytes,
+    columns_of_hardware,
+    columns_of_shape,
+    on_smaller_nodes,
+    unknown_rates,
+)
 from estimate.switches import (
     UNKNOWN,
     again,
@@ -23,7 +31,7 @@ from estimate.switches import (
 )
 from metrics.shape import shape_of_model
 
-_SHARDED = ("use_megatron_fsdp", "use_torch_fsdp2", "fsdp")
+SHARDED = ("use_megatron_fsdp", "use_torch_fsdp2", "fsdp")
 """Settings of recipes that switch on sharding of parameters and gradients: Bridge's, Primus', NeMo's."""
 
 
@@ -36,11 +44,11 @@ def columns_of(e: Experiment, timed: bool = True) -> dict[str, Column]:
         machine |= columns_of_host(e.gpus_per_node, useful_threads_of(e))
     elif timed and (problems := [*_unknown(e, machine, precision)]):
         raise ConfigError(*problems)
-    if e.nodes > 1 and machine["gpus_per_domain"] == machine["gpus_per_node"]:
-        machine["gpus_per_domain"] = min(e.gpus_per_node, float(machine["gpus_per_domain"]))
+    if e.nodes > 1:
+        machine = on_smaller_nodes(machine, e.gpus_per_node)
     redone, recipe = recomputed(e), e.recipe
     offloads = recipe is not None and bool(recipe.stated("cpu_offloading"))
-    sharded = recipe is not None and any(recipe.stated(name) for name in _SHARDED)
+    sharded = recipe is not None and any(recipe.stated(name) for name in SHARDED)
     stack = e.framework.backend or e.framework.name
     sharded = sharded or (stack in e.framework.fsdp and bool(e.training.use_distributed_optimizer))
     return {
@@ -105,8 +113,6 @@ def _unknown(e: Experiment, machine: dict[str, Column], precision: str) -> Itera
         known = listed(sorted(e.hardware.peak_dense_tflops)) or "none"
         what = f"no peak of {PEAK_OF[precision]} is known of {e.hardware.name}, without which nothing is estimated"
         yield Problem("hardware", what, precision, known, "hardware=h100 or another of `tprimat gpus`")
-    names = ("memory_bytes", "memory_bandwidth", "link_bandwidth", "gpus_per_domain")
-    missing = [name for name in names if isnan(float(machine[name]))]
-    if missing and not isnan(float(machine["peak_flops"])):
+    if (missing := unknown_rates(machine)) and not isnan(float(machine["peak_flops"])):
         file = f"conf/hardware/{e.hardware.name}.yaml"
         yield Problem("hardware", f"{listed(missing)} of {e.hardware.name} are not known", hint=f"add them to {file}")

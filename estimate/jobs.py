@@ -3,7 +3,9 @@ layouts of one model, a table of published runs a job for each row, an Experimen
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from math import isnan
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,6 +17,7 @@ from metrics.shape import Shape
 
 Numbers: TypeAlias = NDArray[np.float64]
 Words: TypeAlias = NDArray[np.str_]
+Column: TypeAlias = float | str
 GB = 1e9
 RECOMPUTED = ("core_attn", "mlp", "moe", "layernorm", "moe_act", "mla_up_proj", "by_operator")
 """Megatron's recompute_modules that count differently, and TorchTitan's selective_ac_option=op."""
@@ -202,6 +205,20 @@ def columns_of_hardware(device: Hardware, precision: str) -> dict[str, float | s
         "all_reduce_gain": gain,
         "transposes_fp8": in_one_order,
     }
+
+
+def on_smaller_nodes(columns: Mapping[str, Column], of_node: float) -> dict[str, Column]:
+    """Return the machine's columns where each of several nodes has `of_node` devices, fewer than a standard one: links
+    that end at the node join no more."""
+    domain, usual = float(columns["gpus_per_domain"]), float(columns["gpus_per_node"])
+    joined = min(of_node, domain) if domain == usual else domain
+    return {**columns, "gpus_per_domain": joined, "gpus_per_node": min(of_node, usual)}
+
+
+def unknown_rates(columns: Mapping[str, Column]) -> list[str]:
+    """Return which of a machine's columns no step can be timed without are not known."""
+    names = ("memory_bytes", "memory_bandwidth", "link_bandwidth", "gpus_per_domain")
+    return [name for name in names if isnan(float(columns[name]))]
 
 
 _NVLS = {"sm_90": 1.31, "sm_100": 1.23, "sm_103": 1.23}

@@ -15,9 +15,20 @@ from conf.schema import Hardware
 from conf.shapes import ENDS
 from conf.threads import useful_threads
 from estimate.cells import named
+from estimate.experiment import SHARDED
 from estimate.host import columns_of_host
-from estimate.jobs import PEAK_OF, RECOMPUTED, Jobs, adam_bytes, columns_of_hardware, columns_of_shape
-from estimate.rows import Column, jobs_of
+from estimate.jobs import (
+    PEAK_OF,
+    RECOMPUTED,
+    Column,
+    Jobs,
+    adam_bytes,
+    columns_of_hardware,
+    columns_of_shape,
+    on_smaller_nodes,
+    unknown_rates,
+)
+from estimate.rows import jobs_of
 from estimate.switches import UNKNOWN
 from metrics.flops import Recompute, recompute_of
 from metrics.peak import device_of
@@ -81,13 +92,12 @@ def columns_of_record(record: Record) -> dict[str, Column]:
     sizes = {name: facts.size(f"{name}_parallel_size") or 1 for name in _SIZES}
     ranks = sizes["tensor_model"] * sizes["pipeline_model"] * sizes["context"]
     of_node = _ranks_of_node(record, device, world)
-    spelled = precision if precision in PEAK_OF else "nvfp4"
     work = {name: facts.size(name) or 1 for name in _WORK}
     tokens = work["micro_batch_size"] * work["seq_length"] / sizes["context"]
     fp32 = precision == "fp32"
     return {
         **columns_of_shape(shape),
-        **_machine(device, spelled, of_node, useful_threads(tokens, shape.hidden_size)),
+        **_machine(device, precision, world, of_node, useful_threads(tokens, shape.hidden_size)),
         **{f"{name}_parallel_size": size for name, size in sizes.items()},
         **work,
         "recompute_layers": again.layers,
@@ -100,14 +110,13 @@ def columns_of_record(record: Record) -> dict[str, Column]:
         "data_parallel_size": world // ranks,
         "sequence_parallel": float(bool(facts.settings.get("sequence_parallel"))),
         "embedding_counts": nan if (first := facts.settings.get(ENDS[0])) is None else float(bool(first)),
-        "gpus_per_node": of_node,
         "trained": "pretraining",
-        "precision": spelled,
+        "precision": precision,
         "gradient_bytes": 4 if facts.settings.get("accumulate_allreduce_grads_in_fp32") is not False or fp32 else 2,
         "optimizer_bytes": adam_bytes(fp32),
         "fp8_params": 0.0,
         "distributed_optimizer": float(bool(facts.settings.get("use_distributed_optimizer"))),
-        "fsdp": 0.0,
+        "fsdp": float(_is_sharded(record, facts)),
         "offloaded_layers": 0,
         "stack": "-".join(filter(None, (record.framework, release_of(record)))),
     }
@@ -121,23 +130,35 @@ def _check_completed(record: Record) -> None:
         raise Unfit(f"it is {record.provenance} and {record.status}", allowed, f"leave it out: {left_out}")
 
 
-def _machine(device: Hardware, precision: str, ranks_of_node: int, useful: int) -> dict[str, Column]:
-    """Return the machine's columns of Jobs. useful: the most threads that pay for a process on a CPU. Unfit: no peak is
-    known of the GPU."""
+def _is_sharded(record: Record, facts: Facts) -> bool:
+    """Return whether parameters and gradients were sharded: by a setting, or as the framework's distributed optimizer
+    does."""
+    by_framework = record.framework in frameworks.facts(record.framework).get("fsdp", ())
+    named_so = any(facts.settings.get(name) for name in SHARDED)
+    return named_so or (by_framework and bool(facts.settings.get("use_distributed_optimizer")))
+
+
+def _machine(device: Hardware, precision: str, world: int, of_node: int, useful: int) -> dict[str, Column]:
+    """Return the machine's columns of Jobs. useful: the most threads that pay for a process on a CPU. Unfit: too little
+    is known of the GPU."""
     if device.vendor is None:
-        return {**columns_of_host(ranks_of_node, useful)}
+        return {**columns_of_host(of_node, useful), "gpus_per_node": of_node}
     columns = columns_of_hardware(device, precision)
     if isnan(float(columns["peak_flops"])):
         hint = "`tprimat gpus` has those that are known"
         raise Unfit(f"no peak of {PEAK_OF[precision]} is known of {device.name}", "a GPU of conf/hardware", hint)
-    return columns
+    if missing := unknown_rates(columns):
+        raise Unfit(
+            f"{listed(missing)} of {device.name} are not known", hint=f"add them to conf/hardware/{device.name}.yaml"
+        )
+    return on_smaller_nodes(columns, of_node) if world > of_node else {**columns, "gpus_per_node": of_node}
 
 
 def _known(record: Record, facts: Facts) -> tuple[Shape, Hardware, str, int, Recompute]:
     """Return shape, device, precision, number of ranks and recomputation of what ran. Unfit: what of them is not
     known."""
     known, device = shape_from(facts), device_of(record)
-    precision, world, again = precision_of(facts.settings), facts.size("world_size"), recompute_of(facts)
+    precision, world, again = _precision(facts), facts.size("world_size"), recompute_of(facts)
     of_work = [name for name in (*_WORK, "world_size") if not facts.size(name)]
     if known.shape and device and precision and world and again and not of_work:
         return known.shape, device, precision, world, again
@@ -152,6 +173,14 @@ def _known(record: Record, facts: Facts) -> tuple[Shape, Hardware, str, int, Rec
     typed = " ".join(key for key, names in stated.items() if names)
     hint = f"state what ran, and learn from DIR: {program('parse')} {record.log or 'LOG'} {typed} -o DIR"
     raise Unfit(f"not known: {missing}", "all of this", "leave it out" if facts.other_layers else hint)
+
+
+def _precision(facts: Facts) -> str | None:
+    """Return the precision of the matrix products, as in Jobs; None where it is not known."""
+    known = precision_of(facts.settings)
+    if known == "fp8" and facts.settings.get("fp8_recipe") == "mxfp8":
+        return "mxfp8"
+    return "nvfp4" if known == "fp4" else known
 
 
 def _ranks_of_node(record: Record, device: Hardware, world: int) -> int:

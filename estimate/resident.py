@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from conf.machine import Figure, Machine
-from estimate.jobs import Jobs, Numbers
+from estimate.jobs import Column, Jobs, Numbers
 from estimate.memory import memory
-from estimate.rows import Column, jobs_of
+from estimate.rows import jobs_of
 
 LEAST = 4
 """Trainings of which a share and two sizes are learned, of one process and of several."""

@@ -55,8 +55,8 @@ def _shape(name: str, *texts: str) -> Known:
         known = _cut(ours, sizes)
         return known._replace(notes=(*known.notes, *unread, *_contradicted(name, ours, known.shape, stated)))
     if missing := [column for column in _NEEDED if column not in sizes]:
-        what = f"no model of ours is called {quoted(name)}, and its shape is not stated"
-        raise ValueError(f"{what}: {', '.join(missing)}")
+        what = f"not our {name} ({wrong[0]})" if ours else f"no model of ours is called {quoted(name)}"
+        raise ValueError(f"{what}, and its shape is not stated: {', '.join(missing)}")
     known = _derived(sizes, stated)
     differs = (f"not our {name}: {wrong[0]}",) if ours else ()
     return known._replace(notes=(*differs, *unread, *known.notes))

@@ -34,7 +34,16 @@ from estimate.cells import (
     stack,
     word,
 )
-from estimate.jobs import PEAK_OF, RECOMPUTED, Jobs, adam_bytes, columns_of_hardware, columns_of_shape
+from estimate.jobs import (
+    PEAK_OF,
+    RECOMPUTED,
+    Column,
+    Jobs,
+    adam_bytes,
+    columns_of_hardware,
+    columns_of_shape,
+    on_smaller_nodes,
+)
 from estimate.row_request import RowTraining, row_request, sizes_of
 from estimate.row_shape import ours_named, row_shape
 from estimate.switches import (
@@ -49,7 +58,6 @@ from estimate.switches import (
 )
 from metrics.shape import Shape
 
-Column = float | str
 NEEDED = ("gpu", "gpus", "model", "seq", "gbs")
 """Columns without which a table is none of runs."""
 DIRECTIONS = ("tp", "pp", "vp", "cp", "ep")
@@ -59,8 +67,6 @@ EMPTY = ("-", "\N{EN DASH}", "\N{EM DASH}", "?", "n/a", "na", "nan", "null", "un
 _MAY_BE_NONE = ("recompute", "fsdp_zero")
 _MOST_GPUS, _MOST_TOKENS, _MOST_SEQUENCES = 1_000_000, 100_000_000, 10_000_000
 """Ten, four hundred and six hundred times as many as anybody published."""
-_WITHOUT_MXFP8 = ("sm_90", "gfx942")
-"""Architectures with fp8 units of which none scales blocks (MXFP8 came with Blackwell and CDNA 4)."""
 _LONGEST_CELL = 2**20
 
 
@@ -143,7 +149,7 @@ def read_row(cells: Mapping[str, str], number: int = 1) -> Row:
     try:
         return reader.row(number)
     except ValueError as error:
-        return Row(number, cells, missing=frozenset(reader.missing), refused=str(error))
+        return Row(number, reader.cells, missing=frozenset(reader.missing), refused=str(error))
 
 
 def jobs_of(columns: Sequence[Mapping[str, Column]]) -> Jobs:
@@ -186,7 +192,7 @@ class _Reader:
         recipe = followed(ours_named(self.text("model")), job)
         as_released = released(self.text("model"), job)
         redone = as_released.pop("recompute_layers", None)
-        job |= {**self.how(shape, layout, recipe, redone), **as_released}
+        job |= {**self.how(shape, layout, job, recipe, redone), **as_released}
         self.notes += ["graphs and overlap, and what it leaves open, as its release had them"] if as_released else []
         job |= noted(self.text("notes"))
         if job["overlapped_tensor"] == overlapped > 0 and layout["tp"] > 1 and "overlapped_tensor" not in as_released:
@@ -275,22 +281,21 @@ class _Reader:
         peaks = device.peak_dense_tflops
         precision = self.read("precision", lambda text: word("precision", text))
         if precision is None:
-            best = "fp8" if self.text("framework").startswith("MLPerf") and "fp8" in peaks else "bf16"
+            best = "fp8" if self.text("framework").lower().startswith("mlperf") and "fp8" in peaks else "bf16"
             precision = self.default("precision", best, f"precision not stated, taken as {best}")
         columns = columns_of_hardware(device, precision)
         if isnan(float(columns["peak_flops"])):
-            raise ValueError(f"precision: {device.name} has no {PEAK_OF[precision]} units")
-        if precision == "mxfp8" and device.architecture in _WITHOUT_MXFP8:
+            raise ValueError(f"precision: no peak of {PEAK_OF[precision]} is known of {device.name}")
+        if precision == "nvfp4" and device.vendor != "nvidia":
+            raise ValueError(f"precision: {device.name} has no units for nvfp4, which is NVIDIA's")
+        if precision == "mxfp8" and not device.scales_blocks:
             raise ValueError(f"precision: {device.name} has no units for mxfp8")
         nodes, usual = self.read("nodes", count) or 0, float(columns["gpus_per_node"])
         if nodes and nodes != ceil(gpus / usual) and (gpus % nodes or gpus / nodes > usual):
             found = f"nodes {nodes} not used: {gpus} GPUs would be {gpus / nodes:.3g} a node"
             self.notes.append(f"{found}; nodes of {usual:g} taken, as {device.name} has them")
-        if nodes and gpus % nodes == 0 and nodes > 1:  # a node's GPUs, where they are fewer than a standard node's
-            of_node = gpus / nodes
-            if columns["gpus_per_domain"] == columns["gpus_per_node"]:
-                columns["gpus_per_domain"] = min(of_node, float(columns["gpus_per_domain"]))
-            columns["gpus_per_node"] = min(of_node, usual)
+        if nodes > 1 and gpus % nodes == 0:
+            columns = on_smaller_nodes(columns, gpus / nodes)
         domain, network = float(columns["gpus_per_domain"]), self.text("interconnect")
         rate, note = network_bandwidth(network, device, float(columns["gpus_per_node"]))
         self.notes += [] if names_network(network) else [f"interconnect: {quoted(network)} not understood"]
@@ -301,7 +306,12 @@ class _Reader:
         return {**columns, "precision": precision, "nic_bandwidth": rate}
 
     def how(
-        self, shape: Shape, layout: Mapping[str, int], recipe: Recipe | None, redone: float | None
+        self,
+        shape: Shape,
+        layout: Mapping[str, int],
+        job: Mapping[str, Column],
+        recipe: Recipe | None,
+        redone: float | None,
     ) -> dict[str, Column]:
         """Return sharding, recomputation, offloading and sequence parallelism; of the recipe that the row followed,
         what has no column. redone: the share of layers that the configuration of the run recomputed, where known."""
@@ -319,11 +329,9 @@ class _Reader:
             again = self.default("recompute", recompute("none", 1, 1), "recomputation not stated, taken as none")
         self.notes += [again.note] if again.note else []
         self.notes += [f"graphs, dispatcher and gradients by the recipe {recipe.name}"] if recipe else []
-        without = any(self.text("framework").startswith(name) for name in spellings()["without_sequence_parallel"])
+        framework, fp32 = str(job["stack"]), job["precision"] == "fp32"
         offloaded = self.read("offload_layers", count) or 0
-        if (
-            offloaded and layout["pp"] > 1
-        ):  # Megatron-Core refuses it: transformer/transformer_config.py, cpu_offloading
+        if offloaded and layout["pp"] > 1:  # Megatron-Core refuses it: transformer_config.py, cpu_offloading
             self.notes.append("no activations are offloaded in a pipeline: offload_layers ignored")
             offloaded = 0
         modules = {f"again_{name}": float(name in again.modules) for name in RECOMPUTED}
@@ -332,11 +340,11 @@ class _Reader:
             **modules,
             "recompute_layers": again.layers,
             "offloaded_layers": min(offloaded, layers),
-            "sequence_parallel": float(layout["tp"] > 1 and not without),
+            "sequence_parallel": float(layout["tp"] > 1 and not named(framework, "without_sequence_parallel")),
             "data_parallel_replicas": 1.0,  # a table has no column of them
             "embedding_counts": nan,
-            "gradient_bytes": 2 if self.text("framework").startswith(tuple(spellings()["bf16_gradients"])) else 4,
-            "optimizer_bytes": adam_bytes(self.text("precision").lower() in ("fp32", "float32")),
+            "gradient_bytes": 2 if named(framework, "bf16_gradients") and not fp32 else 4,
+            "optimizer_bytes": adam_bytes(fp32),
             "fp8_params": 0.0,
             **(columns_of_recipe(recipe) if recipe else {}),
         }

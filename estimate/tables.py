@@ -34,6 +34,9 @@ _DECIDING = frozenset(("tp", "precision", "gbs"))
 of the batch (time of a token), 67 to 76 % lie in an interval as it is, 97 to 98 in this (docs/guide/estimate.md)."""
 
 
+_OF_LORA = "TFLOP/s as of training every weight: frozen ones need about a third less"
+
+
 class Counts(NamedTuple):
     """Rows of a table: how many were predicted, and refused."""
 
@@ -66,8 +69,8 @@ def predict_table(source: Path, target: Path) -> Counts:
 
 
 def judged(jobs: Jobs) -> Judged:
-    """Return step times, and what torch allocates on the fullest GPU."""
-    return Judged(predict(jobs).step_time_s, memory(jobs).allocated.max(axis=0))
+    """Return step times, and what the fullest GPU shows."""
+    return Judged(predict(jobs).step_time_s, memory(jobs).on_device.max(axis=0))
 
 
 def _lines(rows: Sequence[Row], width: int) -> Iterator[Sequence[str]]:
@@ -99,4 +102,5 @@ def _predictions(rows: Sequence[Row]) -> Iterator[tuple[str, ...]]:
         figures = [seconds, min(max(seconds / wide, least), seconds), seconds * wide, bytes_[at] / GB]
         figures.append(operations * tokens[at] / seconds / 1e12)
         over = f"{bytes_[at] / GB:.0f} GB do not fit {room[at] / GB:.0f}" if bytes_[at] > room[at] else ""
-        yield (*(f"{figure:.6g}" for figure in figures), over, *predicted.notes[at])
+        more = _OF_LORA if row.job and row.job["trained"] == "lora" else ""
+        yield (*(f"{figure:.6g}" for figure in figures), over, more, *predicted.notes[at])

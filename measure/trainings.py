@@ -16,9 +16,9 @@ import parsers
 from conf.errors import some
 from conf.machine import Machine, Training
 from estimate import resident
+from estimate.jobs import Column
 from estimate.of_machine import learned, trained
 from estimate.of_record import columns_of_record
-from estimate.rows import Column
 from launchers.plan import Plan
 from launchers.runner import Ending, execute
 from parsers.storage import RUN_FILE

@@ -245,9 +245,6 @@ def _release_refused(e: Experiment) -> Iterator[Problem]:
     if name and re.match(r"v\d", tag) and not re.fullmatch(rf"{re.escape(release)}([._-].*)?", tag):
         what = f"Primus {release} in an image of another release is what AMD warns of"
         yield wrong(e, "image", what, f"rocm/primus:{release}", "framework.release=, or the other image")
-    if e.precision.fp8_recipe == "mxfp8" and e.hardware.architecture != "gfx950":
-        what = f"{e.hardware.name} ({e.hardware.architecture or 'unknown'}) has no units for MXFP8"
-        yield Problem("precision", what, e.precision.name, "mi350x, mi355x (gfx950)", "precision=fp8, precision=bf16")
     if e.rehearse:
         yield from nvidia.without_accelerator(e)
     for where, path in {"data.path": e.data.path, "framework.checkout": e.framework.checkout}.items():

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from estimate.completion import Judged, completed
 from estimate.jobs import Jobs
-from estimate.rows import read_row
+from estimate.memory import memory
+from estimate.rows import jobs_of, read_row
+from estimate.tables import judged
 from tests.estimate.test_rows import LLAMA
 
 
@@ -34,7 +36,7 @@ def test_where_nothing_fits_what_needs_least_is_taken() -> None:
     (done,) = completed([row], lambda jobs: Judged(1 / jobs.micro_batch_size, 1e15 * jobs.micro_batch_size))
     assert done.job is not None
     assert done.job["micro_batch_size"] == 1
-    assert "nothing fits" in done.notes[-1]
+    assert "nothing tried fits" in done.notes[-1]
 
 
 def test_a_row_refused_for_its_defaults_is_completed() -> None:
@@ -59,6 +61,24 @@ def test_a_row_without_a_gap_is_not_judged() -> None:
 
 
 def test_a_cell_that_no_way_fills_is_not_said_to_be_taken() -> None:
-    (done,) = completed([read_row(LLAMA | {"mbs": "", "recompute": ""})], _slow_pipelines)
+    (done,) = completed([read_row(LLAMA | {"mbs": "", "precision": ""})], _slow_pipelines)
     assert "MBS" in done.notes[-1]
-    assert "RECOMPUTE" not in done.notes[-1]
+    assert "PRECISION" not in done.notes[-1]
+
+
+def test_experts_and_uneven_layers_of_a_model_by_name_are_laid_out() -> None:
+    """61 layers divide over no pipeline; 256 experts over 64 ranks need an eighth of the memory of 8."""
+    row = {"gpu": "H100", "gpus": "1024", "model": "deepseek-v3", "seq": "4096", "gbs": "8192", "precision": "fp8"}
+    (done,) = completed([read_row(row)], judged)
+    assert done.job is not None and "nothing" not in done.notes[-1]
+    sizes = jobs_of([done.job])
+    assert sizes.expert_model_parallel_size >= 8
+    assert memory(sizes).on_device.max() <= sizes.memory_bytes
+
+
+def test_what_a_refusal_left_unread_is_missing_and_tried() -> None:
+    """405B on 1,024 GPUs: the defaults are refused for 512 sequences, not for 1,024; both are the same gap."""
+    row = {"gpu": "H100", "gpus": "1024", "model": "llama3.1-405b", "seq": "8192"}
+    refused, read = (completed([read_row(row | {"gbs": size})], judged)[0] for size in ("512", "1024"))
+    assert refused.missing == read.missing
+    assert {"precision", "recompute"} <= refused.missing

@@ -1,0 +1,42 @@
+"""A measured run as a job: calibration learns of the job that an estimate of the same experiment predicts."""
+
+from __future__ import annotations
+
+from math import isnan
+
+import pytest
+from msgspec.structs import replace
+
+from conf import load_experiment
+from estimate.experiment import columns_of
+from estimate.figures import estimate
+from estimate.of_record import columns_of_record
+
+_H100 = ("model=llama31_8b", "platform=nvidia", "hardware=h100", "gpus_per_node=8")
+_EXPERTS = ("layout=data_parallel", "layout.expert_model_parallel_size=8")
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (*_H100, "framework=megatron_bridge"),
+        (*_H100, "framework=megatron_bridge", "hardware=b200", "precision=mxfp8"),
+        (*_H100, "framework=megatron_bridge", "precision=fp8"),
+        (*_H100, "framework=fsdp2"),
+        (*_H100, "framework=torchtitan", "layout=data_parallel", "layout.context_parallel_size=2"),
+        (*_H100, "framework=megatron_bridge", "nodes=2", "gpus_per_node=4", "layout.tensor_model_parallel_size=8"),
+        ("model=mixtral_8x7b", "platform=amd", "hardware=mi300x", "nodes=2", "gpus_per_node=8", *_EXPERTS),
+    ],
+)
+def test_a_run_is_the_job_that_an_estimate_of_its_experiment_predicts(overrides: tuple[str, ...]) -> None:
+    """MXFP8 was learned as fp8, FSDP as plain replicas, and nodes of four GPUs as domains of eight."""
+    e = load_experiment(*overrides)
+    predicted = columns_of(e)
+    ran = columns_of_record(replace(estimate(e).record(), provenance="measured"))
+    differing = {
+        name: (value, ran[name])
+        for name, value in predicted.items()
+        if name in ran and value != ran[name] and not (isnan(float(value)) and isnan(float(ran[name])))
+    }
+    assert differing == {}
+    assert {*predicted} - {*ran} == {"data_parallel_replicas"}
