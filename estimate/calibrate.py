@@ -1,6 +1,6 @@
-"""Learn from own runs: one sets what the stack has in common on this machine, and each model with it, three refine the
-matrix products, six the communication that is not hidden; everything else stays. A run that contradicts the model is
-not learned from."""
+"""Learn from own runs: one corrects the speed of its stack on this machine and of its model; three refine the matrix
+products, too, and six the communication that computing does not hide; everything else stays. A run that contradicts the
+model is not learned from."""
 
 from __future__ import annotations
 

@@ -107,9 +107,9 @@ PLAN = replace(
 )
 CALIBRATE = Command(
     name="estimate calibrate",
-    summary="Learn from own runs: one sets what stack and machine have in common, and each model with them, three\
- refine the matrix products, six communication that is not hidden. A run that contradicts the model is named, and not\
- learned from.",
+    summary="Learn from own runs: one corrects the speed of its stack on this machine and of its model; three refine\
+ matrix products, too, and six the communication that computing does not hide. A run that contradicts the model is\
+ named, and not learned from.",
     words="RUN…",
     words_help=WHERE,
     keys=(_CALIBRATED,),
@@ -193,10 +193,13 @@ def plan(argv: Sequence[str] | None = None) -> int:
     """Print what a training takes on the best layout of each candidate. 0: printed; 2: bad input."""
     arguments = PLAN.parse(argv)
     from estimate import training_plan
+    from estimate.search import search as searched
 
     terms, left = terms_of(arguments, ()), left_at_nothing(arguments)
     requests = _requests(arguments.others)
-    made = training_plan.plans(requests, terms, *_wanted(arguments, requests))
+    found = searched(requests, terms, *_wanted(arguments, requests))
+    made = training_plan.plans(found, terms)
+    left += training_plan.without_layout(found)
     left += _unpriced(arguments, terms, (one.estimate.experiment for one in made))
     lines = (*training_plan.lines(made, terms), *map(_note, left))
     _print(arguments, lambda: training_plan.to_json(made, terms) | {"notes": left}, lambda: lines)
@@ -215,13 +218,15 @@ def _unpriced(arguments: Arguments, terms: Terms, experiments: Iterable[Experime
     """Return of which GPUs the user's prices say nothing."""
     known, stated = terms.prices.per_gpu_hour, any(arguments[name] for name in ("price", "price.*", "capex.*"))
     others = sorted({e.hardware.name for e in experiments} - {*known}) if stated else []
-    return [f"price: of {listed(sorted(known))}, none of {name}, whose cost is unknown" for name in others]
+    return [
+        f"price: given for {listed(sorted(known))}; none for {name}, so that its cost is unknown" for name in others
+    ]
 
 
 def _requests(overrides: Sequence[str]) -> list[Request]:
     from estimate.search import requests_of
 
-    return [request for _, request in requests_of(overrides)]
+    return requests_of(overrides)
 
 
 def _wanted(arguments: Arguments, requests: Iterable[Request]) -> tuple[Any, Any, Any]:
@@ -273,7 +278,7 @@ def calibrate(argv: Sequence[str] | None = None) -> int:
 
 
 def _of_no_release(framework: str) -> str:
-    what = f"no release of {framework} is known of these runs, and estimates of one take little from them"
+    what = f"these runs do not say which release of {framework} they had, and hardly change estimates that name one"
     return f"{what}: {program('parse')} LOG framework_version=RELEASE -o DIR states it"
 
 
@@ -296,7 +301,7 @@ def fit(argv: Sequence[str] | None = None) -> int:
     runs = read_runs(path)
     fitted = fit_with_errors(runs, shipped(), f"{runs.jobs.count} runs of {path.name}")
     same = [name for name, errors in shipped().errors.items() if fitted.errors[name] == errors]
-    few = "how wrong predictions are of what is new is not known of so few runs, and is taken from the shipped fit: "
+    few = "too few runs to measure errors at these distances, of which the shipped ones are used: "
     notes = [f"{few}{listed(same)}"] if same and path != SHIPPED else []
     with writing(arguments.output):
         written(arguments.output, fitted)

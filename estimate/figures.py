@@ -71,10 +71,10 @@ class Estimate:
         """Return how wrong it may be, in words: the runs that its interval is of."""
         of = f"published runs of the class {self.time.classes[0]}"
         of = f"trainings on {self.trained_on}" if self.trained_on else of
-        text = f"95 % by the errors of {int(self.time.rows[0]):,} {of}"
+        text = f"95 % interval by the errors of {int(self.time.rows[0]):,} {of}"
         if not self.time.rows[0] and self.experiment.hardware.name == "cpu":
             return self.untrained or self.time.classes[0]
-        text = f"{text}, each predicted without itself" if self.time.rows[0] else self.time.classes[0]
+        text = f"{text}, each predicted by a fit without it" if self.time.rows[0] else self.time.classes[0]
         return "; ".join((text, *self.time.notes[0]))
 
     @property

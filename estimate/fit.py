@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from estimate.fitted import Parameters, Value
 from estimate.jobs import Jobs, Numbers
-from estimate.step_time import OFFSETS, OWN, Case, attention_gpu, cases_of, step_time, vendor_of
+from estimate.step_time import OFFSETS, OWN, Case, architecture_of, attention_gpu, cases_of, step_time, vendor_of
 
 SCATTER = {"dense": 0.05, "moe": 0.09, "lora": 0.05}
 """Standard deviation of the logarithm of a measured time that the model cannot explain, by kind of work: that of
@@ -171,15 +171,16 @@ def _soft_slope(error: Numbers) -> Numbers:
 
 def names_of(case: Case) -> dict[str, str]:
     """Return the parameters of a case by kind; the output layer's is that of bf16."""
-    gpu, vendor, precision = case.hardware, vendor_of(case.hardware), case.precision
+    gpu, attention, vendor, precision = case.hardware, attention_gpu(case), vendor_of(case.hardware), case.precision
     return {
         "gemm_efficiency": f"gemm_efficiency.{gpu}.{precision}",
         "gemm_efficiency bf16": f"gemm_efficiency.{gpu}.bf16",
         "gemm_precision": f"gemm_precision.{precision}",
-        "gemm_gpu": f"gemm_gpu.{gpu}",
+        "gemm_architecture": f"gemm_architecture.{architecture_of(gpu)}",
         "gemm_vendor": f"gemm_vendor.{vendor}",
-        "attention_efficiency": f"attention_efficiency.{attention_gpu(case)}",
-        "attention_efficiency_vendor": f"attention_efficiency_vendor.{vendor}",
+        "attention_efficiency": f"attention_efficiency.{attention}",
+        "attention_architecture": f"attention_architecture.{architecture_of(attention)}",
+        "attention_vendor": f"attention_vendor.{vendor}",
         "attention_software": f"attention_software.{case.software}",
         "exposed_tensor_software": f"exposed_tensor_software.{case.software}",
         "exposed_fsdp_software": f"exposed_fsdp_software.{case.software}",
@@ -224,8 +225,8 @@ def _offsets(
     known: Parameters, cases: Sequence[Case], free: Callable[[str], bool]
 ) -> tuple[tuple[tuple[str, ...], ...], tuple[Numbers, ...], Numbers, NDArray[np.bool_]]:
     """Return offsets, those of the same cases together, their deviations, the design (cases, groups), and which groups
-    are of the whole step: no measured time separates what always comes together, so one unknown stands for it, and is
-    shared out by their variances."""
+    are of the whole step. Offsets that occur in the same cases cannot be told apart: one unknown stands for them, split in
+    proportion to their variances."""
     sds = {",".join(level): known.kinds[f"offset.{','.join(level)}"].sd for level in OFFSETS}
     own = {",".join(level) for level in OWN}
     members: dict[str, list[int]] = {}

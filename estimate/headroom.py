@@ -18,7 +18,13 @@ from conf.shapes import count
 
 GB = 1e9
 Word = Literal["fits", "tight", "does not fit"]
-_TP, _PP, _DP = (f"{name}_parallel_size" for name in ("tensor_model", "pipeline_model", "data"))
+_TP, _PP, _VP, _DP = (
+    f"{name}_parallel_size" for name in ("tensor_model", "pipeline_model", "virtual_pipeline_model", "data")
+)
+_NOTHING_NEAR = (
+    "more GPUs, or a layout that `tprimat estimate search` finds: "
+    "more TP and PP, a smaller micro-batch and full recomputation do not suffice"
+)
 _STAGES = ("first", "a middle", "last")
 _FULL = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 
@@ -103,9 +109,7 @@ def memory_problems(e: Experiment, host_memory_bytes: int) -> list[Problem]:
         f"{needed.parameters:,} parameters a rank: {needed}"
     )
     if e.hardware.vendor is not None:
-        return [
-            Problem("model", what, hint=nearest_that_fits(e) or "more GPUs: no layout of these is predicted to fit")
-        ]
+        return [Problem("model", what, hint=nearest_that_fits(e) or _NOTHING_NEAR)]
     most = int(needed.parameters * room / states)
     models = {name: model_named(name) for name in choices("model")}
     fitting = [name for name, model in models.items() if model is not None and count(model).total <= most]
@@ -118,7 +122,7 @@ def what_fits(e: Experiment) -> list[str]:
     changes in no part, says how it runs."""
     if e.recipe is not None or headroom(e).word in ("fits", None):
         return []
-    return [nearest_that_fits(e) or "more GPUs: no layout of these is predicted to fit"]
+    return [nearest_that_fits(e) or _NOTHING_NEAR]
 
 
 def nearest_that_fits(e: Experiment) -> str | None:
@@ -151,9 +155,12 @@ def _changes(e: Experiment, own: Mapping[str, Any]) -> Iterator[tuple[float, dic
         far = log2(n / tp) + log2(m / pp) + log2(micro / b) + again
         if not divides or not far or (again and own["recompute_layers"] == 1):
             continue
-        columns = {_TP: n, _PP: m, _DP: dp, "micro_batch_size": b, "sequence_parallel": float(n > 1)}
-        columns |= {"expert_tensor_parallel_size": n, "virtual_pipeline_model_parallel_size": 1}
-        words = [f"layout.{_TP}={n} layout.{_PP}={m}"] if (n, m) != (tp, pp) else []
+        columns: dict[str, Any] = {"micro_batch_size": b}
+        words = list[str]()
+        if (n, m) != (tp, pp):
+            columns |= {_TP: n, _PP: m, _DP: dp, "sequence_parallel": float(n > 1)}
+            columns |= {"expert_tensor_parallel_size": n, _VP: 1}
+            words += [f"layout.{_TP}={n} layout.{_PP}={m}", *([f"layout.{_VP}=null"] if own[_VP] > 1 else [])]
         words += [f"training.micro_batch_size={b}"] if b != micro else []
         words += [f"training.{name}={value}" for name, value in _FULL.items()] if again else []
         yield far, columns | ({"recompute_layers": 1.0} if again else {}), " ".join(words)

@@ -12,12 +12,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from conf.facts import hardware
 from estimate.fit import REACHED, fit
 from estimate.fitted import Error, Parameters, Wider
 from estimate.jobs import Jobs, Numbers, Words
 from estimate.predict import DISTANCES, WIDER, classes_of, distance_of, error_of, wider_by
-from estimate.step_time import Case, cases_of, step_time
+from estimate.step_time import Case, architecture_of, cases_of, step_time
 
 FOLDS, LARGE_FOLDS = 10, 4
 """Folds of configurations, of which there are hundreds, and of what whole stacks have in common."""
@@ -29,8 +28,8 @@ _CONFIGURATION = (
     *("trained", "seq_length", "micro_batch_size", "tensor_model_parallel_size", "pipeline_model_parallel_size"),
     *("virtual_pipeline_model_parallel_size", "context_parallel_size", "expert_model_parallel_size", "fsdp"),
 )
-"""Columns that make a configuration; replicas, and with them the batch, do not, for weak scaling hardly changes a step,
-so that a run of half as many GPUs would give away one that nobody was to know."""
+"""Columns that make a configuration; replicas, and with them the batch, do not: weak scaling hardly changes a step,
+and a run of the same layout on half as many GPUs would give the time of the held-out run away."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,7 +70,7 @@ def groups(keys: Sequence[str]) -> NDArray[np.intp]:
 class HeldOut:
     """Logarithms of predicted by measured step time of runs, each by a fit that did not have it. row: which run; a run
     may be there once for each split. classes: of each. distance: from the runs of that fit; wider: what widens its
-    interval, shape (n, 4) in the order of WIDER. together: the same of those that one fit did not have, by which they
+    interval, shape (n, 3) in the order of WIDER. together: the same of those that one fit did not have, by which they
     err together."""
 
     error: Numbers
@@ -139,7 +138,7 @@ def kept_together(runs: Runs) -> Mapping[str, Sequence[str]]:
         "machine": keys(lambda case: f"{case.framework} {case.hardware} {case.kind}"),
         "work": keys(lambda case: f"{case.framework} {case.kind}"),
         "source": runs.sources,
-        "gpu": keys(lambda case: _architecture(case.hardware)),
+        "gpu": keys(lambda case: architecture_of(case.hardware)),
     }
 
 
@@ -154,11 +153,6 @@ def splits(runs: Runs) -> Mapping[str, NDArray[np.intp]]:
     whole = {name: groups(together.pop(name)) for name in ("source", "gpu")}
     some = {name: folds(keys, FOLDS if name == "configuration" else LARGE_FOLDS) for name, keys in together.items()}
     return {**some, **whole, "reach": large}
-
-
-def _architecture(name: str) -> str:
-    device = hardware(name)
-    return str(device.architecture) if device else ""
 
 
 def quantile(scores: Numbers, level: float, count: float | None = None) -> float:

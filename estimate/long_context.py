@@ -18,10 +18,11 @@ from estimate.fitted import Parameters, Value
 from estimate.host import shipped_for
 from estimate.jobs import GB, Jobs, Numbers
 from estimate.memory import ASSUMED, memory
+from estimate.parameters import layers_on, parameters, stages
 from estimate.predict import half_widths
 from estimate.search import with_interval
 from estimate.search_text import not_decided, ranged
-from estimate.step_time import cases_of, step_time
+from estimate.step_time import cases_of, link_rate, step_time
 from metrics.quantity import Quantity, shown
 
 Mode = Literal["training", "forward"]
@@ -63,16 +64,16 @@ def scheme(
     lengths: Sequence[int],
     mode: Mode = "training",
     gathered: bool = False,
-    parameters: Parameters | None = None,
+    fitted: Parameters | None = None,
 ) -> Scheme:
     """Return what the layout of `e` takes at each length; its batch stays."""
-    p = parameters or shipped_for([e.hardware.name])
+    p = fitted or shipped_for([e.hardware.name])
     jobs = Jobs(**{name: np.asarray(value) for name, value in columns_of(e).items()} | {"seq_length": _floats(lengths)})
     alone = replace(jobs, gradient_bytes=np.zeros(())) if mode == "forward" else jobs
     parts = step_time(alone, _gathering(p) if gathered else p)
     own = _forward(parts, p) if mode == "forward" else {name: getattr(parts, name) for name in parts.__slots__}
     bytes_ = memory(jobs, training=mode == "training").on_device.max(axis=0)
-    sent = _sent(jobs, 1 if mode == "forward" else 3)
+    sent = _sent(jobs, mode)
     if gathered:
         waits = jobs.num_micro_batches * jobs.num_layers * p.of("collective_latency") * (1 if mode == "forward" else 3)
         own["context_parallel"] = sent["context"] / _rate(jobs, p) + waits
@@ -195,27 +196,33 @@ def _forward(parts: Any, p: Parameters) -> dict[str, Numbers]:
     return {name: getattr(parts, name) / factor for name, factor in share.items()}
 
 
-def _sent(jobs: Jobs, passes: int) -> dict[str, Numbers]:
+def _sent(jobs: Jobs, mode: Mode) -> dict[str, Numbers]:
     """Return the bytes that one GPU sends in a step by direction. TP: two gathers and two scatters of the hidden states
-    a layer and pass (Korthikanti 2022); PP: hidden states between stages; CP: keys and values of all other ranks
-    (Liu 2023), and in the backward pass again with their gradients. The backward pass counts as two of CP, one of TP
-    and PP. Gradients of DP are left out: there is one replica."""
+    a layer forward and as many backward, with sequence parallelism two gathers more, of what weights' gradients are
+    made of (Korthikanti 2022, 4.2.2); PP: hidden states between stages, and their gradients back; CP: keys and values
+    of all other ranks (Liu 2023), backward again and their gradients; data: gradients and parameters, once."""
     tp, pp, cp = (getattr(jobs, f"{n}_parallel_size") for n in ("tensor_model", "pipeline_model", "context"))
-    tokens = jobs.seq_length * jobs.global_batch_size / (cp * jobs.data_parallel_size)
+    training = mode == "training"
+    ranks = cp * jobs.data_parallel_size
+    tokens = jobs.seq_length * jobs.global_batch_size / ranks
     hidden = _BF16 * tokens * jobs.hidden_size
-    each = 2 if passes > 1 else 1
+    collectives = 4 + training * (4 + 2 * jobs.sequence_parallel)
+    stage = stages(jobs)
+    own = parameters(jobs, stage, layers_on(jobs, stage)).dense.max(axis=0)
+    each = np.where(jobs.distributed_optimizer > 0, jobs.gradient_bytes + _BF16, 2 * jobs.gradient_bytes)
     context = _BF16 * tokens * 2 * jobs.num_query_groups * jobs.kv_channels / tp * (cp - 1) * jobs.num_layers / pp
     return {
-        "tensor": each * 4 * hidden * (tp - 1) / tp * jobs.num_layers / pp,
-        "pipeline": each * hidden / np.where(jobs.sequence_parallel > 0, tp, 1) * (pp > 1),
-        "context": passes * context,
+        "tensor": collectives * hidden * (tp - 1) / tp * jobs.num_layers / pp,
+        "pipeline": (1 + training) * hidden / np.where(jobs.sequence_parallel > 0, tp, 1) * (pp > 1),
+        "context": (1 + 2 * training) * context,
+        "data": training * own * each * (ranks - 1) / ranks,
     }
 
 
 def _rate(jobs: Jobs, p: Parameters) -> Numbers:
     """Return the bytes/s at which one GPU gathers: over the network where the group leaves the domain."""
     inside = jobs.context_parallel_size * jobs.tensor_model_parallel_size <= jobs.gpus_per_domain
-    link, nic = jobs.link_bandwidth * p.of("link_efficiency"), jobs.nic_bandwidth * p.of("nic_efficiency")
+    link, nic = link_rate(jobs, p, jobs.context_parallel_size), jobs.nic_bandwidth * p.of("nic_efficiency")
     return np.where(inside, link, nic)
 
 
@@ -247,7 +254,7 @@ def lines(e: Experiment) -> Iterator[str]:
             yield _row((mode, one.name, speed, each, taken, *moved, seconds))
         at = crossing(e, mode)
         more = f"from {at:,} tokens on" if at else f"at no length up to {LENGTHS[-1]:,} tokens"
-        yield f"{mode}: by what is expected the ring of CP is faster than TP × PP {more}"
+        yield f"{mode}, expected: CP's ring is faster than TP × PP {more}"
         if not split.unmeasured:
             ratio = _ratio(split, ring)
             yield f"at {length} a step of TP × PP takes {ranged(ratio)} × the ring's{not_decided(ratio)}; {ratio.note}"
@@ -258,7 +265,7 @@ def lines(e: Experiment) -> Iterator[str]:
 def _open(stretches: Sequence[tuple[int, int]]) -> str:
     """Return at which lengths it is not decided which of the two trains faster."""
     where = " and ".join(f"from {first:,} to {last:,} tokens" for first, last in stretches) or "at no length"
-    return f"{where} it is open which of the two trains faster"
+    return f"undecided which of the two trains faster: {where}, where the interval of their ratio holds 1"
 
 
 def _accuracy(e: Experiment) -> Iterator[str]:

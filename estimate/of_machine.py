@@ -18,10 +18,10 @@ from conf.resolve import Experiment
 from conf.threads import threads_of, useful_threads
 from estimate.fitted import Error, Parameters, Value, shipped
 from estimate.host import EXPOSED, PARAMETERS
-from estimate.jobs import Jobs, Numbers
+from estimate.jobs import Column, Jobs, Numbers
 from estimate.predict import DISTANCES
-from estimate.rows import Column, jobs_of
-from estimate.step_time import A100, CALLS_OF_LAYER, cases_of, step_time, vendor_of
+from estimate.rows import jobs_of
+from estimate.step_time import A100, CALLS_OF_LAYER, architecture_of, cases_of, step_time, vendor_of
 
 MEASURED = 0.05
 """Standard deviation of the logarithm of what was measured on the very machine."""
@@ -317,9 +317,10 @@ class _Figures:
         return {
             **products,
             f"gemm_vendor.{vendor}": 1.0,
-            f"gemm_gpu.{gpu}": 1.0,
+            f"gemm_architecture.{architecture_of(gpu)}": 1.0,
             f"attention_efficiency.{gpu}": _over(self.of("attention_rate"), rate),
-            f"attention_efficiency_vendor.{vendor}": 1.0,
+            f"attention_architecture.{architecture_of(gpu)}": 1.0,
+            f"attention_vendor.{vendor}": 1.0,
             "attention_of_ampere": 1.0,  # what was timed is torch's own, whichever kernels it has
         }
 

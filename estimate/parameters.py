@@ -47,7 +47,7 @@ class Matrices(NamedTuple):
 
 def stages(jobs: Jobs) -> Numbers:
     """Return the first, a middle and the last pipeline stage, shape (3, n), from 0. The middle one is the second, which
-    keeps most micro-batches of those, or the first without dense layers in a model that begins with some."""
+    keeps the most micro-batches of the middle ones; in a model that begins with dense layers the first without one."""
     pp = np.atleast_1d(jobs.pipeline_model_parallel_size)
     beyond = np.where(jobs.num_experts > 0, np.ceil(jobs.dense_layers / layers_of_chunk(jobs)), 1)
     middle = np.minimum(np.maximum(beyond, 1), pp - 1)

@@ -14,7 +14,7 @@ from conf.facts import hardware
 from estimate.fitted import OWN_RUNS, Error, Parameters
 from estimate.host import shipped_for
 from estimate.jobs import Jobs, Numbers
-from estimate.step_time import OFFSETS, OWN, Case, Cases, Parts, cases_of, step_time
+from estimate.step_time import OFFSETS, OWN, Case, Cases, Parts, architecture_of, cases_of, step_time
 
 _NEAR = ("framework", "hardware", "precision", "kind")
 _STACK = ("stack", "hardware", "kind")
@@ -111,19 +111,14 @@ def half_widths(jobs: Jobs, known: Parameters, cases: Cases) -> Numbers:
 
 def wider_by(jobs: Jobs, known: Parameters, cases: Cases) -> NDArray[np.bool_]:
     """Return what widens the interval of each job, shape (n, 3) in the order of WIDER."""
-    kin = {_architecture(name.split(".")[1]) for name in known.measured}
+    kin = {architecture_of(name.split(".")[1]) for name in known.measured}
     new = [not has_efficiency(known, case) for case in cases.distinct]
     strange = [
-        is_new and _architecture(case.hardware) not in kin for is_new, case in zip(new, cases.distinct, strict=True)
+        is_new and architecture_of(case.hardware) not in kin for is_new, case in zip(new, cases.distinct, strict=True)
     ]
     gpu, architecture = (cases.spread([float(each) for each in column]) > 0 for column in (new, strange))
     columns = (gpu & ~architecture, architecture, beyond(jobs, known))
     return np.stack([np.broadcast_to(each, (jobs.count,)) for each in columns], axis=1)
-
-
-def _architecture(name: str) -> str | None:
-    device = hardware(name)
-    return device.architecture if device else None
 
 
 def error_of(known: Parameters, distance: str, classes: Sequence[str]) -> tuple[str, Error]:
@@ -168,7 +163,7 @@ def _why(known: Parameters, case: Case) -> tuple[str, ...]:
     words = {"kind": case.kind, "framework": case.framework or "it", "software": case.software or "it"}
     new = f"nobody measured {what.format(vendor=case.vendor, **words)}"
     if _by_own_runs(known, case):
-        new = f"own runs alone are of it, and its errors are taken to be those where {new}"
+        new = f"only your own runs are of this case; the interval is the one where {new}"
     notes = [f"{stack}: {new}"] if what else []
     if not has_efficiency(known, case):
         notes.append(f"no measured run on {case.hardware} in {case.precision}: its efficiency is a prior")

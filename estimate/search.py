@@ -4,10 +4,10 @@ sorting. Several requests (GPUs, numbers of nodes, precisions) are searched at o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import product
 from math import exp, hypot, log
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace as changed
@@ -17,7 +17,7 @@ from conf.compose import choices, compose
 from conf.errors import ConfigError, Problem, listed
 from conf.facts import hardware
 from conf.load import _request, _values, settle
-from conf.schema import Request
+from conf.schema import IDENTICAL, Request
 from conf.threads import useful_threads
 from estimate.experiment import columns_of
 from estimate.figures import Estimate, estimate
@@ -30,10 +30,9 @@ from estimate.predict import Prediction, predict
 from estimate.step_time import PARTS
 from metrics.bill import Terms
 from metrics.peak import design_power
-from metrics.quantity import Quantity
+from metrics.quantity import Quantity, shown
 
 Objective = Literal["throughput", "cost", "energy", "time"]
-OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 BEST = 10
 _SEVERAL = ("platform", "hardware", "nodes", "gpus_per_node", "precision")
 """Keys of which a search compares several values: its tables and commands name them, as they do sizes of a layout."""
@@ -54,14 +53,17 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """All layouts of one request, predicted. memory_bytes: on the device, of the fullest stage. within: which keep the
-    limits. of_a_second: what one second of step time adds to each objective, per token; nan where it is unknown."""
+    """All layouts of one request, predicted. memory_bytes: on the device, of the fullest stage. needed: what
+    each takes of days, cost and power_w (Limits). affordable: which keep all limits but that of memory; within: that,
+    too. of_a_second: what one second of step time adds to each objective, per token; nan where it is unknown."""
 
     layouts: Layouts
     jobs: Jobs
     time: Prediction
     memory_bytes: Numbers
     room_bytes: float
+    needed: Mapping[str, Numbers]
+    affordable: NDArray[np.bool_]
     within: NDArray[np.bool_]
     of_a_second: Mapping[str, float]
 
@@ -107,11 +109,11 @@ class Search:
     unfit: Found | None
 
 
-def requests_of(overrides: Sequence[str]) -> list[tuple[tuple[str, ...], Request]]:
-    """Return every request that `overrides` describe, with the overrides of each: values with commas between them
-    (hardware=b200,mi355x) are one each, and one that is there twice is one. The platform follows from the hardware
-    where it is not typed; layout=searched is what a search does. ConfigError: it is none, or of several models or
-    batches, of which none is better."""
+def requests_of(overrides: Sequence[str]) -> list[Request]:
+    """Return every request that `overrides` describe: values with commas between them (hardware=b200,mi355x) are one
+    each, and one that is there twice is one. The platform follows from the hardware where it is not typed;
+    layout=searched is what a search does. ConfigError: it is none, or of several models or batches, of which none is
+    better."""
     values = {text: _values(text) for text in overrides if text != "layout=searched"}
     if several := [text for text, own in values.items() if len(own) > 1 and not _compared(text.partition("=")[0])]:
         what, hint = "has several values, of which a search takes one", "a command each"
@@ -124,9 +126,12 @@ def requests_of(overrides: Sequence[str]) -> list[tuple[tuple[str, ...], Request
         raise ConfigError(Problem(named[0], what, allowed="layout=searched", hint=hint))
     found = []
     for job in dict.fromkeys(product(*values.values())):
-        typed = with_platform(job)
-        common, side, _ = settle(typed)
-        found.append((typed, _request(compose([*common, *side]))))
+        common, side, _ = settle(with_platform(job))
+        request = _request(compose([*common, *side]))
+        if request.method != IDENTICAL:
+            what, hint = "a recipe brings its own layout, and a search finds one", "leave it out"
+            raise ConfigError(Problem(f"method={request.method}", what, allowed=f"method={IDENTICAL}", hint=hint))
+        found.append(request)
     return found
 
 
@@ -158,7 +163,7 @@ def search(
         names = [space.layouts.request.hardware.name for space in missing]
         raise ConfigError(*(_unknown(name, objective) for name in dict.fromkeys(names)))
     if not any(space.within.any() for space in spaces):
-        raise ConfigError(*(_nothing_within(space, kept) for space in spaces))
+        raise ConfigError(*(_nothing_within(space, kept, terms) for space in spaces))
     places = _sorted([(space, np.flatnonzero(space.within)) for space in spaces], objective)
     first = places[0]
     best = tuple(_found(*place, objective, first, parameters) for place in places[:BEST])
@@ -223,23 +228,27 @@ def _space(request: Request, terms: Terms, limits: Limits, parameters: Parameter
         "cost": np.nan if price is None else gpu_hours * price,
         "energy": power / tokens,
     }
-    within = taken <= room * (1 - limits.headroom)
     per_token = time.step_time_s * terms.tokens / terms.goodput
-    if limits.days is not None:
-        within &= per_token * of_a_second["time"] / 86400 <= limits.days
-    if limits.cost is not None:
-        if price is None:
-            raise ConfigError(_unknown(device.name, "cost"))
-        within &= per_token * of_a_second["cost"] <= limits.cost
-    if limits.power_w is not None:
-        within &= power <= limits.power_w
+    needed = {
+        "days": per_token * of_a_second["time"] / 86400,
+        "cost": per_token * of_a_second["cost"],
+        "power_w": np.full(len(layouts), power),
+    }
+    affordable = np.ones(len(layouts), dtype=bool)
+    for name, each in needed.items():
+        if (most := getattr(limits, name)) is not None:
+            if np.isnan(each).all():
+                raise ConfigError(_unknown(device.name, "energy" if name == "power_w" else name))
+            affordable &= each <= most
     return Space(
         layouts=layouts,
         jobs=jobs,
         time=time,
         memory_bytes=taken,
         room_bytes=room,
-        within=within,
+        needed=needed,
+        affordable=affordable,
+        within=affordable & (taken <= room * (1 - limits.headroom)),
         of_a_second=of_a_second,
     )
 
@@ -326,7 +335,7 @@ def _beats(other: tuple[float, float, float, _Place], one: tuple[float, float, f
 
 def _unfit(spaces: Sequence[Space], objective: Objective, first: _Place, parameters: Parameters | None) -> Found | None:
     """Return the best of what only memory excludes, where it is better than the best."""
-    excluded = [(space, np.flatnonzero(space.memory_bytes > space.room_bytes)) for space in spaces]
+    excluded = [(space, np.flatnonzero(space.affordable & (space.memory_bytes > space.room_bytes))) for space in spaces]
     places = _sorted(excluded, objective, 1)
     if not places or _score(*places[0], objective) >= _score(*first, objective):
         return None
@@ -357,19 +366,20 @@ def _unknown(name: str, objective: str) -> Problem:
     return Problem("price", f"no price of {name}, without which nothing is said of cost", hint=hint)
 
 
-def _nothing_within(space: Space, limits: Limits) -> Problem:
-    """Return why no layout keeps the limits: the least memory that any takes, and the shortest step."""
+def _nothing_within(space: Space, limits: Limits, terms: Terms) -> Problem:
+    """Return why no layout keeps the limits: the least memory that any takes, or the least of what is limited that any
+    takes whose memory suffices."""
     r, least = space.layouts.request, int(np.argmin(space.memory_bytes))
     free = f" less {100 * limits.headroom:g} %" if limits.headroom else ""
     smallest = space.layouts.experiment_of(least).layout
-    stated = {field.name: getattr(limits, field.name) for field in fields(limits) if field.name != "headroom"}
-    typed = [f"{name} {value:g}" for name, value in stated.items() if value is not None]
-    if space.memory_bytes[least] > space.room_bytes * (1 - limits.headroom):
-        what = (
-            f"none of {len(space.layouts):,} valid layouts of {r.model.name} on {space.label} fits: the smallest, "
-            f"{smallest}, takes {space.memory_bytes[least] / GB:,.1f} GB"
-        )
-        hint = "more GPUs that PP divides, a GPU with more memory, or a shorter sequence"
+    none = f"none of {len(space.layouts):,} valid layouts of {r.model.name} on {space.label}"
+    fits = space.memory_bytes <= space.room_bytes * (1 - limits.headroom)
+    if not fits.any():
+        what = f"{none} fits: the smallest, {smallest}, takes {space.memory_bytes[least] / GB:,.1f} GB"
+        hint = "more GPUs, a GPU with more memory, or a shorter sequence"
         return Problem("layout", what, "", f"{space.room_bytes / GB:,.0f} GB{free}", hint)
-    what = f"none of {len(space.layouts):,} valid layouts of {r.model.name} on {space.label} keeps the limits"
-    return Problem("layout", what, ", ".join(typed), hint="a wider limit, or other GPUs")
+    units = {"days": "days", "cost": terms.prices.currency, "power_w": "W"}
+    stated = {name: most for name in units if (most := getattr(limits, name)) is not None}
+    allowed = listed([f"at most {most:g} {units[name]}" for name, most in stated.items()])
+    found = listed([f"at least {shown(float(space.needed[name][fits].min()))} {units[name]}" for name in stated])
+    return Problem("layout", f"{none} fits and keeps the limits", found, allowed, "a wider limit, or other GPUs")

@@ -35,7 +35,7 @@ def lines(result: Search, terms: Terms, typed: Sequence[str]) -> Iterator[str]:
         taken, room = result.unfit.space.memory_bytes[result.unfit.index], result.unfit.space.room_bytes
         layout = result.unfit.estimate.experiment.layout
         needs = f"{taken / GB:,.0f} GB of {room / GB:,.0f}"
-        yield f"memory decides: {layout} would be ahead ({result.unfit.behind}), and needs {needs}"
+        yield f"faster but too large: {layout} of {result.unfit.space.label} ({result.unfit.behind}) needs {needs}"
     yield from ("", "the parts of a step, s", *_parts(result.best[:_RUN]))
     if several:
         yield from ("", "the best of each", _row(_HEAD))
@@ -51,8 +51,8 @@ def nearly_full(best: Found) -> Iterator[str]:
     """Yield that the best may not fit: memory is predicted to within a few percent."""
     taken, room = best.space.memory_bytes[best.index], best.space.room_bytes
     if taken > (1 - _SURE) * room:
-        needs = f"the best needs {taken / GB:,.1f} GB of {room / GB:,.1f}, known to a few percent"
-        less = f"headroom={100 * _SURE:g}% takes none beyond {(1 - _SURE) * room / GB:,.0f}"
+        needs = f"the best needs {taken / GB:,.1f} GB of {room / GB:,.1f}, predicted to within a few percent"
+        less = f"headroom={100 * _SURE:g}% keeps only layouts below {(1 - _SURE) * room / GB:,.0f} GB"
         yield f"memory is nearly full: {needs}; {less}"
 
 
@@ -64,7 +64,14 @@ def to_json(result: Search, typed: Sequence[str]) -> dict[str, Any]:
     ratios = [{"gpus": label, "ratio": ratio.to_json()} for label, ratio in result.ratios]
     named = {"best": result.best, "best_of_each": result.of_each, "front": result.front}
     found = {name: [_object(one, typed) for one in several] for name, several in named.items()}
-    return {"objective": result.objective, "spaces": spaces, **found, "ratios": ratios}
+    too_large = _object(result.unfit, typed) if result.unfit else None
+    return {
+        "objective": result.objective,
+        "spaces": spaces,
+        **found,
+        "faster_but_too_large": too_large,
+        "ratios": ratios,
+    }
 
 
 def _object(found: Found, typed: Sequence[str]) -> dict[str, Any]:

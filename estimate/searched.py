@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 
 from conf.errors import ConfigError, Problem, listed
 from conf.load import _values
-from conf.schema import BEST as BY_RECIPE
 from estimate.fitted import Parameters
 from estimate.layouts import command
 from estimate.search import BEST, requests_of, search
@@ -43,10 +42,7 @@ def _sizes(
     if several := [text for text in typed if len(_values(text)) > 1]:
         what = "searches the layout of one experiment, and these are several"
         raise ConfigError(Problem("layout=searched", what, listed(several), hint="a command each"))
-    ((_, request),) = requests_of(typed)
-    if request.method == BY_RECIPE:
-        what = "a recipe brings its own layout"
-        raise ConfigError(Problem("layout=searched", what, f"method={BY_RECIPE}", hint="method=identical"))
+    (request,) = requests_of(typed)
     found = search([request], Terms(tokens=1e12, prices=Prices("USD")), parameters=parameters)
     if beyond := [place for place in places if not 1 <= place <= len(found.best)]:
         what = f"the search has the best {len(found.best)}" if len(found.best) < BEST else f"the best {BEST} are kept"

@@ -21,7 +21,7 @@ from conf.facts import hardware
 from estimate.cells import named, spellings
 from estimate.fitted import Value
 from estimate.jobs import Jobs, Numbers
-from estimate.parameters import short_ends
+from estimate.parameters import matrices, short_ends
 
 CHUNK = 8192  # jobs whose arrays stay in a core's cache
 BF16 = 2  # bytes
@@ -30,7 +30,7 @@ OFFSETS = (
     ("software",),
     ("software", "kind"),
     ("software", "vendor", "kind"),
-    ("software", "hardware", "precision", "kind"),
+    ("software", "architecture", "precision", "kind"),
     ("framework",),
     ("framework", "kind"),
     ("stack", "kind"),
@@ -41,8 +41,8 @@ OFFSETS = (
 )
 """Jobs that have these in common share a factor: from all of a framework to one model on one GPU."""
 OWN = (("stack", "hardware", "kind"), ("framework", "hardware", "model", "precision"))
-"""Offsets of one machine and its network, which one own run refines; the others are of what software computes, and what
-it sends to other stages, replicas and experts takes as long in slow software."""
+"""Offsets of one machine and its network, which one own run refines: they slow the whole step. All others slow only
+what the software computes, not what it sends to other stages, replicas and experts."""
 SHARED = tuple(level for level in OFFSETS if level not in OWN)
 _Factors = tuple[Numbers | float, Numbers | float]
 
@@ -97,16 +97,16 @@ and output layer."""
 
 
 def length_of_host(queries: Numbers | float) -> Numbers:
-    """Return four times the queries of such a block (256, 64 or 32), which are about a quarter of a sequence: a CPU is
-    as fast as its blocks are large."""
+    """Return the sequence length to which torch's block of queries (256, 64 or 32) belongs, four times the block: a CPU
+    is as fast as its blocks are large."""
     return np.select([np.asarray(queries) >= 768, np.asarray(queries) >= 192], [1024.0, 256.0], 128.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Seconds of one step, arrays of shape (n,), none negative. memory_bound: norms, activations, quantising, loss,
-    adding up gradients and the steps of rings.
-    bubble: with the wait for the longest stage. exposed communication only. other: per step and micro-batch."""
+    """Seconds of one step, arrays of shape (n,), none negative. Communication counts only where nothing hides it.
+    memory_bound: norms, activations, quantising, loss, adding up gradients and the steps of rings. bubble: with the wait
+    for the longest stage. other: per step and micro-batch."""
 
     gemm: Numbers
     attention: Numbers
@@ -154,6 +154,10 @@ class Case(NamedTuple):
     @property
     def vendor(self) -> str:
         return vendor_of(self.hardware)
+
+    @property
+    def architecture(self) -> str:
+        return architecture_of(self.hardware)
 
     @property
     def kind(self) -> str:
@@ -346,8 +350,8 @@ def _older_attention(case: Case) -> tuple[str, ...]:
 
 
 def attention_gpu(case: Case) -> str:
-    """Return the GPU of whose best attention that of a case is a share: its own; the A100 where both are true, for the
-    first FlashAttention is slower than Ampere's best by as much on Hopper."""
+    """Return the GPU whose best attention is scaled down: the job's own; the A100 of the first FlashAttention on
+    Hopper, where it is a kernel of Ampere and no faster."""
     return "a100" if len(_older_attention(case)) > 1 else case.hardware
 
 
@@ -370,11 +374,11 @@ def _rates(j: Jobs, p: Values, cases: Cases) -> _Rates:
     def matrix(used: Callable[[Case], tuple[str, str]]) -> Numbers:
         return cases.by(used, lambda key: matrix_efficiency(p, *key))
 
-    attention = cases.by(attention_gpu, lambda name: per_gpu(p, "attention_efficiency", name))
+    attention = cases.by(attention_gpu, lambda name: attention_efficiency(p, name))
     attention = attention * cases.by(_SOFTWARE, lambda name: p.of("attention_software", name))
     attention = attention * cases.by(_older_attention, lambda names: prod(map(p.of, names)))
     host = cases.by(_HARDWARE, lambda name: p.of("host_link", name))
-    launch = cases.by(_HARDWARE, lambda name: per_gpu(p, "host", name))
+    launch = cases.by(_HARDWARE, lambda name: p.of("host_vendor", vendor_of(name)) * p.of("host", name))
     nominal = cases.of(_nominal_power_w)
     share = np.where(nominal > 0, j.tdp_w / nominal, 1.0)
     power = np.where(np.abs(share - 1) > 1e-9, np.minimum(share, 1.0) ** p.of("power"), 1.0)
@@ -397,15 +401,30 @@ def vendor_of(name: str) -> str:
     return device.vendor if device and device.vendor else "other"
 
 
+@cache
+def architecture_of(name: str) -> str:
+    """Return the architecture of a GPU of conf/hardware, "other" of any other. Those of one run the same kernels."""
+    device = hardware(name)
+    return device.architecture if device and device.architecture else "other"
+
+
 def matrix_efficiency(p: Values, name: str, precision: str) -> Numbers | float:
     """Return the share of the peak that large matrix products reach, of any GPU the prior of all."""
-    shared = p.of("gemm_vendor", vendor_of(name)) * p.of("gemm_precision", precision) * p.of("gemm_gpu", name)
-    return shared * p.of("gemm_efficiency", name, precision)
+    shared = p.of("gemm_vendor", vendor_of(name)) * p.of("gemm_architecture", architecture_of(name))
+    return shared * p.of("gemm_precision", precision) * p.of("gemm_efficiency", name, precision)
 
 
-def per_gpu(p: Values, kind: str, name: str) -> Numbers | float:
-    """Return a parameter of a GPU times that of its maker."""
-    return p.of(f"{kind}_vendor", vendor_of(name)) * p.of(kind, name)
+def attention_efficiency(p: Values, name: str) -> Numbers | float:
+    """Return the share of the bf16 peak that attention reaches on long sequences."""
+    shared = p.of("attention_vendor", vendor_of(name)) * p.of("attention_architecture", architecture_of(name))
+    return shared * p.of("attention_efficiency", name)
+
+
+def link_rate(jobs: Jobs, p: Values, ranks: Numbers) -> Numbers:
+    """Return bytes/s of one GPU to its domain: over point-to-point links only those to the group's ranks count."""
+    used = np.where(jobs.mesh_links > 0, np.minimum(1.0, (ranks - 1) / np.maximum(jobs.mesh_links, 1)), 1.0)
+    rate: Numbers = jobs.link_bandwidth * p.of("link_efficiency") * np.where(ranks > 1, used, 1.0)
+    return rate
 
 
 def offset_of(p: Values, case: Case, levels: Collection[tuple[str, ...]] = OFFSETS) -> float:
@@ -486,7 +505,9 @@ class _Maker:
         self.call = self.host * self.starts * parameters.of("launch_dense") / CALLS_OF_LAYER
         self.exposed_fsdp = self._exposed(cases, "exposed_fsdp")
         self.moe_layers = jobs.num_layers - jobs.dense_layers + jobs.mtp_num_layers
-        self.weights = self._weights()
+        one = matrices(jobs)
+        self.weights = one._replace(shared=one.shared + jobs.hidden_size * jobs.num_experts)  # with the router
+        self.own_experts = jobs.num_experts / self.ep
         self.sizes = (parameters.of("gemm_tokens"), parameters.of("gemm_width"), parameters.of("gemm_width"))
 
     def _exposed(self, cases: Cases, kind: str) -> Numbers:
@@ -511,10 +532,7 @@ class _Maker:
         return self.product(m, n, k, self.rates.matrix, self.j.peak_flops)
 
     def link(self, ranks: Numbers) -> Numbers:
-        """Return bytes/s of one GPU to its domain: over point-to-point links only those to the group's ranks count."""
-        used = np.where(self.j.mesh_links > 0, np.minimum(1.0, (ranks - 1) / np.maximum(self.j.mesh_links, 1)), 1.0)
-        rate: Numbers = self.j.link_bandwidth * self.p.of("link_efficiency") * np.where(ranks > 1, used, 1.0)
-        return rate
+        return link_rate(self.j, self.p, ranks)
 
     def ring(self, ranks: Numbers, stride: Numbers) -> Numbers:
         """Return bytes/s of one rank in a collective of `ranks` that lie `stride` GPUs apart: within the domain its
@@ -577,7 +595,6 @@ class _Maker:
         """Return a dense layer and one with experts; the second is the first where no job has experts."""
         j, p, t, h, tp = self.j, self.p, self.tokens, self.j.hidden_size, self.tp
         attention_gemm, up = self.attention_products()
-        attention_weights, mlp_weights, *_ = self.weights
         wide = np.where(
             j.mla > 0,
             (j.qk_head_dim + j.v_head_dim) * j.num_attention_heads,
@@ -604,7 +621,7 @@ class _Maker:
             moving=self.bytes * 4 * wide / tp * t * per_byte,
             scores=self.bytes * self.scores() / self.rates.memory,
             quantise=quantise * t * (2 * h + wide / tp + ffn) * 3,
-            added=self.added(attention_gemm + up + mlp, attention_weights + mlp_weights),
+            added=self.added(attention_gemm + up + mlp, self.weights.attention + self.weights.mlp),
             tensor_parallel=self.tensor_parallel(4.0),
             context_parallel=self.context_parallel(),
             expert_parallel=zero,
@@ -631,8 +648,7 @@ class _Maker:
         permute = p.of("permute") * self.bytes * 6 * h * routed / self.rates.memory
         bias = _OF_BIAS * j.add_bias_linear * h * routed * per_byte
         t, mlp = self.tokens, np.where(shared > 0, both, 0.0) + router
-        attention_weights, _, shared_weights, own_weights = self.weights
-        added = self.added(dense.attention_gemm + dense.up + mlp, attention_weights + shared_weights)
+        added = self.added(dense.attention_gemm + dense.up + mlp, self.weights.attention + self.weights.shared)
         return dense._replace(
             mlp=mlp,
             last=np.zeros(()),
@@ -642,7 +658,7 @@ class _Maker:
             quantise=dense.quantise
             - quantise * 3 * t * (h + j.ffn_hidden_size / tp)
             + quantise * 3 * (routed * (h + width) + shared * t),
-            added=added + self.added(experts, own_weights),
+            added=added + self.added(experts, self.own_experts * self.weights.expert),
             tensor_parallel=self.tensor_parallel(2.0),
             expert_parallel=self.expert_parallel(),
             launch=self.launch("launch_moe") + self.launch_of_experts(own),
@@ -733,26 +749,13 @@ class _Maker:
         loss = heads * 7 * self.bytes * rows * self.tokens / self.rates.memory
         return heads * products, loss + self.added(heads * products, rows * j.hidden_size)
 
-    def _weights(self) -> tuple[Numbers, Numbers, Numbers, Numbers]:
-        """Return the elements of one layer's weights on one rank: of attention, of an MLP, of router and shared
-        experts, of its own experts."""
-        j, h, tp = self.j, self.j.hidden_size, self.tp
-        heads, query = j.num_attention_heads, j.qk_head_dim + j.qk_pos_emb_head_dim
-        plain = 2 * h * j.kv_channels * (heads + j.num_query_groups)
-        into = np.where(j.q_lora_rank > 0, j.q_lora_rank * (h + query * heads), h * query * heads)
-        latent = into + h * (j.kv_lora_rank + j.qk_pos_emb_head_dim + j.v_head_dim * heads)
-        latent = latent + j.kv_lora_rank * heads * (j.qk_head_dim + j.v_head_dim)
-        attention, matrices = np.where(j.mla > 0, latent, plain), (2 + j.gated) * h
-        shared = matrices * j.moe_shared_expert_intermediate_size + h * j.num_experts
-        own = j.num_experts / (self.ep * np.maximum(j.expert_tensor_parallel_size, 1))
-        return attention / tp, matrices * j.ffn_hidden_size / tp, shared / tp, own * matrices * j.moe_ffn_hidden_size
-
     def parameters_of_rank(self) -> tuple[Numbers, Numbers]:
-        """Return the parameters of one rank, dense and of experts, an even share of the pipeline's."""
-        j, pp = self.j, self.j.pipeline_model_parallel_size
-        attention, mlp, shared, own = self.weights
-        layers = (j.num_layers + j.mtp_num_layers) * attention + j.dense_layers * mlp + self.moe_layers * shared
-        return (layers + (2 - j.tied) * j.vocabulary * j.hidden_size / self.tp) / pp, self.moe_layers * own / pp
+        """Return the weights of one rank's matrix products, an even share of the pipeline's, and those of experts."""
+        j, one, pp = self.j, self.weights, self.j.pipeline_model_parallel_size
+        layers = (j.num_layers + j.mtp_num_layers) * one.attention + j.dense_layers * one.mlp
+        layers = layers + self.moe_layers * one.shared
+        vocabulary = (2 - j.tied) * j.vocabulary * j.hidden_size / self.tp
+        return (layers + vocabulary) / pp, self.moe_layers * self.own_experts * one.expert / pp
 
     def added(self, product: Numbers, weights: Numbers) -> Numbers:
         """Return the seconds by which a micro-batch takes longer since it adds the gradients of so many weights to
@@ -955,7 +958,8 @@ def _optimizer(m: _Maker) -> Numbers:
 
 
 def _offload(m: _Maker) -> Numbers:
-    """Return the exposed seconds of activations that leave for the host's memory and come back."""
+    """Return the exposed seconds of activations that leave for the host's memory and come back: 34 bytes of each token
+    and hidden element of a layer (Korthikanti 2022, 4.1)."""
     j = m.j
     layers = np.minimum(j.offloaded_layers, j.num_layers)
     moved = 2 * 34 * j.hidden_size * m.tokens / m.tp * layers / j.pipeline_model_parallel_size

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from conf.check import divisors
 from conf.errors import blamed
 from conf.mlperf import benchmarks
 from conf.resolve import Experiment
-from conf.schema import Request
 from conf.shapes import count
 from conf.vocabulary import read_yaml
 from estimate.experiment import columns_of
@@ -24,7 +24,7 @@ from estimate.figures import Estimate
 from estimate.fitted import Parameters
 from estimate.jobs import GB, Jobs
 from estimate.predict import predict
-from estimate.search import Limits, Objective, search
+from estimate.search import Search
 from metrics.bill import Bill, Terms, bill, hours_at_work
 from metrics.quantity import Quantity, shown
 
@@ -136,24 +136,26 @@ def state_bytes(e: Experiment) -> float:
     return float((_STATE_BYTES if half else 12) * (parts.total + parts.mtp))
 
 
-def plans(
-    requests: Sequence[Request],
-    terms: Terms,
-    limits: Limits | None = None,
-    objective: Objective = "throughput",
-    parameters: Parameters | None = None,
-) -> tuple[Plan, ...]:
-    """Return the training on the best layout of each request, the best first. A goodput of `terms` below 1 is the
-    user's own, and counts in place of ours. ConfigError: no layout fits, as of `search`."""
-    found = search(requests, terms, limits, objective, parameters)
+def plans(found: Search, terms: Terms) -> tuple[Plan, ...]:
+    """Return the training on the best layout of each candidate that was searched, the best first. A goodput that
+    `terms` state counts in place of ours."""
     return tuple(plan_of(one.estimate, terms) for one in sorted(found.of_each, key=lambda one: one.score))
+
+
+def without_layout(found: Search) -> list[str]:
+    """Return which candidates have no plan, since none of their layouts keeps the limits."""
+    return [
+        f"no plan of {space.label}: none of {len(space.layouts):,} valid layouts fits and keeps the limits"
+        for space in found.spaces
+        if not space.within.any()
+    ]
 
 
 def plan_of(estimate: Estimate, terms: Terms) -> Plan:
     """Return the training of one prediction."""
     e = estimate.experiment
     saved = checkpoints(state_bytes(e), e.layout.world_size)
-    goodput = terms.goodput if terms.goodput < 1 else saved.goodput
+    goodput = terms.goodput if terms.own_goodput else saved.goodput
     table, made = assumptions().embodied, terms.embodied_kg_per_gpu_hour
     board_kg = table.board_kg_per_gpu.get(e.hardware.name) if made is None else None
     if board_kg is not None:
@@ -192,18 +194,19 @@ def _to_target(estimate: Estimate, goodput: float) -> Quantity:
     return Quantity(None, "days", speed.source, note=why)
 
 
-def scaling(e: Experiment, weak: bool, parameters: Parameters | None = None, goodput: float = 1.0) -> tuple[Point, ...]:
-    """Return the curve from the GPUs of `e` to MOST_GPUS, doubling DP, the last a part of that: weak with as many
-    sequences a GPU, strong with the batch of `e`, which ends where a rank has no micro-batch left. The layout stays.
-    goodput: below 1 the user's own, at any number of GPUs."""
+def scaling(
+    e: Experiment, weak: bool, parameters: Parameters | None = None, goodput: float | None = None
+) -> tuple[Point, ...]:
+    """Return the curve from the GPUs of `e` to MOST_GPUS: weak with as many sequences a GPU, doubling DP, the last a
+    part of that; strong with the batch of `e`, on all multiples of its GPUs over which it divides. The layout stays.
+    goodput: the user's own, at any number of GPUs; None: by failures."""
     layout, batch = e.layout, e.training.global_batch_size
     columns = columns_of(e)
     most = max(MOST_GPUS // layout.world_size, 1)
     times = sorted({most} | {2**n for n in range(18) if 2**n <= most})
     if not weak:
-        each = layout.num_micro_batches
         unit = layout.pipeline_model_parallel_size if (layout.virtual_pipeline_model_parallel_size or 1) > 1 else 1
-        times = [n for n in times if each % (n * unit) == 0]
+        times = [n for n in divisors(layout.num_micro_batches // unit) if n <= most]
     factors = np.array(times, dtype=float)
     batches = batch * factors if weak else np.full(len(times), float(batch))
     grown = {"data_parallel_size": layout.data_parallel_size * factors, "global_batch_size": batches}
@@ -215,12 +218,12 @@ def scaling(e: Experiment, weak: bool, parameters: Parameters | None = None, goo
     )
 
 
-def _point(e: Experiment, times: int, work: tuple[float, float], bytes_: float, own: float) -> Point:
+def _point(e: Experiment, times: int, work: tuple[float, float], bytes_: float, own: float | None) -> Point:
     """Return the point of `times` as many GPUs. work: sequences of a step, and its seconds."""
     batch, seconds = work
     gpus = e.layout.world_size * times
     speed = batch * e.training.seq_length / seconds / gpus
-    return Point(gpus, speed, own if own < 1 else checkpoints(bytes_, gpus).goodput, int(batch))
+    return Point(gpus, speed, checkpoints(bytes_, gpus).goodput if own is None else own, int(batch))
 
 
 _FIGURES = ("gpu_hours", "days", "total", "energy_mwh", "carbon_t", "carbon_embodied_t", "carbon_total_t")
@@ -241,7 +244,7 @@ def lines(made: Sequence[Plan], terms: Terms) -> Iterator[str]:
         yield f"  {'time to a target loss':<{_COLUMN}}{_figure(plan.to_target)}"
         yield ""
     for weak in (True, False):
-        points = scaling(made[0].estimate.experiment, weak, made[0].estimate.parameters, terms.goodput)
+        points = scaling(made[0].estimate.experiment, weak, made[0].estimate.parameters, _own_goodput(terms))
         batch = "the batch grows with the GPUs" if weak else f"{points[0].global_batch_size:,} sequences a step"
         yield f"{'weak' if weak else 'strong'} scaling of the first, {batch}"
         yield f"  {'GPUs':>8} {'tokens/s/GPU':>13} {'goodput':>8} {'tokens/s that progress':>23} {'efficiency':>11}"
@@ -253,13 +256,17 @@ def lines(made: Sequence[Plan], terms: Terms) -> Iterator[str]:
             )
             yield f"  {point.gpus:>8,} {speeds} {share:>9.1f} %"
         if not weak and 2 * points[-1].gpus <= MOST_GPUS:
-            yield "  on more GPUs this layout leaves a rank without a micro-batch; a larger batch goes on"
+            yield "  this batch divides over no more GPUs in this layout: a larger training.global_batch_size does"
         yield ""
     yield from _sources()
 
 
+def _own_goodput(terms: Terms) -> float | None:
+    return terms.goodput if terms.own_goodput else None
+
+
 def _goodput(saved: Checkpoints, terms: Terms) -> str:
-    if terms.goodput < 1:
+    if terms.own_goodput:
         return f"{100 * terms.goodput:g} % as given"
     every = f"a failure every {shown(saved.mtbf_s / _HOUR_S, 3)} h, a checkpoint of {shown(saved.save_s, 3)} s"
     return f"{100 * saved.goodput:.1f} %: {every} every {shown(saved.interval_s / 60, 3)} min"
@@ -283,7 +290,7 @@ def _figure(quantity: Quantity) -> str:
 
 def to_json(made: Sequence[Plan], terms: Terms) -> dict[str, Any]:
     """Return plans and the scaling of the first as plain data."""
-    first = made[0].estimate
+    first, own = made[0].estimate, _own_goodput(terms)
     plans_ = [
         {
             "layout": str(plan.estimate.experiment.layout),
@@ -296,7 +303,7 @@ def to_json(made: Sequence[Plan], terms: Terms) -> dict[str, Any]:
         for plan in made
     ]
     curves = {
-        name: [point._asdict() for point in scaling(first.experiment, name == "weak", first.parameters, terms.goodput)]
+        name: [point._asdict() for point in scaling(first.experiment, name == "weak", first.parameters, own)]
         for name in ("weak", "strong")
     }
     return {"plans": plans_, "scaling": curves, "assumptions": msgspec.to_builtins(assumptions())}

@@ -134,10 +134,11 @@ class Prices:
 class Terms:
     """The terms on which a job is done.
 
-    goodput: share of the time that makes progress at the measured speed. power_price: of a kWh, in the currency of
-    `prices`; None: no electricity is added, as in most rents. host_share: what hosts and network draw beside the GPUs,
-    as a share of the GPUs' power. pue: power usage effectiveness of the building. carbon: gCO2e/kWh.
-    embodied_kg_per_gpu_hour: CO2 of making one GPU with its share of the host, spread over the hours that it will work.
+    goodput: share of the time that makes progress at the measured speed; own_goodput: the user stated it. power_price:
+    of a kWh, in the currency of `prices`; None: no electricity is added, as in most rents. host_share: what hosts and
+    network draw beside the GPUs, as a share of the GPUs' power. pue: power usage effectiveness of the building.
+    carbon: gCO2e/kWh. embodied_kg_per_gpu_hour: CO2 of making one GPU with its share of the host, spread over the hours
+    that it will work.
     machines: what devices were measured to achieve."""
 
     tokens: float
@@ -146,6 +147,7 @@ class Terms:
     pue: float = 1.0
     host_share: float = 0.0
     goodput: float = 1.0
+    own_goodput: bool = False
     carbon: Quantity = NO_CARBON
     embodied_kg_per_gpu_hour: float | None = None
     machines: tuple[Machine, ...] = ()

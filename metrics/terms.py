@@ -247,7 +247,7 @@ KEYS = (
         "goodput",
         "share of the time that makes progress (default: 1, a plan: by failures)",
         between(0.001, 1, _SHARE),
-        1.0,
+        None,
         "96%",
     ),
     Key("carbon", "gCO2e/kWh, or a country (USA, FRA)", intensity, NO_CARBON, "FRA", _countries),
@@ -281,12 +281,14 @@ def terms_of(arguments: Arguments, runs: Sequence[Run]) -> Terms:
     embodied_kg = arguments["embodied_kg"]
     if embodied_kg is not None:
         embodied_kg /= hours_at_work(arguments["years"], arguments["utilisation"])
-    plain = {name: arguments[name] for name in ("tokens", "pue", "host_share", "goodput", "carbon")}
+    plain = {name: arguments[name] for name in ("tokens", "pue", "host_share", "carbon")}
+    own = arguments["goodput"]
+    goodput = {} if own is None else {"goodput": own, "own_goodput": True}
     prices, power = _prices(arguments, runs), arguments["power_price"] or Quantity(None, "", "given")
     if power.unit not in ("", f"{prices.currency}/kWh"):
         what = "another currency than the prices'"
         raise InputError(Problem("power_price", what, power.unit, f"{prices.currency}/kWh"))
-    return Terms(prices=prices, embodied_kg_per_gpu_hour=embodied_kg, power_price=power.value, **plain)
+    return Terms(prices=prices, embodied_kg_per_gpu_hour=embodied_kg, power_price=power.value, **plain, **goodput)
 
 
 def _prices(arguments: Arguments, runs: Sequence[Run]) -> Prices:

@@ -111,7 +111,7 @@ def test_what_own_runs_alone_are_of_is_said_to_be_that() -> None:
     """Its line said that nobody had measured it in that precision."""
     learned = calibrate(shipped(), runs().take(slice(0, 3)), step_time(runs(), machine(1.1)).total[:3]).parameters
     known, new = (" ".join(predict(runs(), each).notes[0]) for each in (learned, shipped()))
-    assert "own runs alone are of it" in known and "own runs" not in new
+    assert "only your own runs are of this case" in known and "own runs" not in new
 
 
 @pytest.mark.parametrize(("stacks", "named"), [(["primus", "nemo-25.04"], ["primus"]), (["megatron", "", "own"], [])])

@@ -215,7 +215,7 @@ def test_a_price_of_another_gpu_is_said_to_be_none_of_this(
     command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*command, *CASE, "price.usd_per_gpu_hour.h100=3"]) == 0
-    assert "price: of h100, none of mi300x, whose cost is unknown" in capsys.readouterr().out
+    assert "price: given for h100; none for mi300x, so that its cost is unknown" in capsys.readouterr().out
     assert main([*command, *CASE, "price.usd_per_gpu_hour.mi300x=3", "--json"]) == 0
     assert "whose cost is unknown" not in capsys.readouterr().out
 

@@ -25,7 +25,19 @@ def test_every_layout_of_ours_fits_the_smallest_gpu_it_is_for() -> None:
         assert headroom(e).word == "fits", (str(row), memory_text(e))
 
 
-@pytest.mark.parametrize("more", [(), ("training.micro_batch_size=4",), ("gpus_per_node=4",)])
+@pytest.mark.parametrize(
+    "more",
+    [
+        (),
+        ("training.micro_batch_size=4",),
+        ("gpus_per_node=4",),
+        (
+            *("model=llama31_70b", "hardware=h200", "nodes=8", "training.micro_batch_size=4"),
+            *("layout.tensor_model_parallel_size=4", "layout.pipeline_model_parallel_size=4"),
+            "layout.virtual_pipeline_model_parallel_size=2",
+        ),
+    ],
+)
 def test_the_nearest_change_is_one_that_the_launcher_takes_and_that_fits(more: tuple[str, ...]) -> None:
     words = (*TIGHT, *more, "training.global_batch_size=64")
     assert headroom(load_experiment(*words)).word == "does not fit"

@@ -16,6 +16,7 @@ from estimate.figures import estimate
 from estimate.search import Limits, Objective, Search, requests_of, search
 from estimate.search_text import lines, nearly_full, to_json
 from metrics.bill import Terms, bill
+from metrics.quantity import shown
 from metrics.terms import read_prices
 from tests.estimate.jobs import interval_of, value_of
 
@@ -26,7 +27,7 @@ BOTH = ("model=llama31_8b", "hardware=h100,mi300x", "training.global_batch_size=
 
 @cache
 def result(*overrides: str, objective: Objective = "throughput", limits: Limits | None = None) -> Search:
-    return search([request for _, request in requests_of(overrides)], TERMS, limits, objective)
+    return search(requests_of(overrides), TERMS, limits, objective)
 
 
 @pytest.mark.parametrize(
@@ -150,6 +151,29 @@ def test_limits_exclude_what_takes_more() -> None:
             result(*SMALL, limits=limits)
 
 
+def test_a_limit_that_no_layout_keeps_is_said_with_the_least_that_one_takes() -> None:
+    days = value_of(bill(result(*SMALL).best[0].estimate.option, TERMS)["days"])
+    with pytest.raises(ConfigError, match="keeps the limits") as raised:
+        result(*SMALL, limits=Limits(days=days / 2))
+    (problem,) = raised.value.problems
+    assert problem.found == f"at least {shown(days)} days" and problem.allowed == f"at most {days / 2:g} days"
+
+
+def test_what_another_limit_excludes_is_not_too_large_alone() -> None:
+    """Power excluded all of B200, and the text said that memory did."""
+    words = ("model=llama31_8b", "hardware=h100,b200", "nodes=1")
+    assert result(*words).unfit is not None
+    found = result(*words, limits=Limits(power_w=7000))
+    assert found.unfit is not None and "h100" in found.unfit.space.label
+    assert "faster but too large" in "\n".join(lines(found, TERMS, words))
+    assert to_json(found, words)["faster_but_too_large"]["gpus"] == found.unfit.space.label
+
+
+def test_a_vendors_recipe_is_no_layout_that_a_search_finds() -> None:
+    with pytest.raises(ConfigError, match="a recipe brings its own layout"):
+        requests_of((*SMALL, "platform=nvidia", "method=max_performance"))
+
+
 def test_where_nothing_fits_the_smallest_is_named() -> None:
     with pytest.raises(ConfigError, match=r"none of .* valid layouts of llama31_405b .* fits: the smallest, TP8"):
         result("model=llama31_405b", "hardware=h100")
@@ -179,7 +203,7 @@ def test_a_named_layout_is_no_limit_of_a_search() -> None:
 
 
 def test_cost_needs_a_price() -> None:
-    requests = [request for _, request in requests_of(SMALL)]
+    requests = requests_of(SMALL)
     with pytest.raises(ConfigError, match="no price of h100"):
         search(requests, Terms(tokens=1e12, prices=read_prices("crusoe").__class__("USD")), None, "cost")
 

@@ -12,13 +12,14 @@ import pytest
 from conf import load_experiment
 from estimate.cli import main
 from estimate.figures import estimate
-from estimate.search import requests_of
+from estimate.search import requests_of, search
 from estimate.training_plan import MOST_GPUS, Plan, assumptions, checkpoints, lines, plan_of, plans, scaling, to_json
 from metrics.bill import Terms, bill
 from metrics.terms import intensity, read_prices
 from tests.estimate.jobs import interval_of, value_of
 from tests.estimate.test_calibrated import machine
 
+_H100 = ("platform=nvidia", "hardware=h100", "gpus_per_node=8")
 TERMS = Terms(tokens=1e12, prices=read_prices("oracle"), carbon=intensity("FRA"))
 
 
@@ -55,7 +56,7 @@ def test_the_bill_has_the_goodput_that_failures_leave() -> None:
         value, (low, high) = value_of(plan.figures[name]), interval_of(plan.figures[name])
         assert value == pytest.approx(value_of(without[name]) / plan.checkpoints.goodput)
         assert low < value < high
-    own = plan_of(plan.estimate, replace(TERMS, goodput=0.5)).figures
+    own = plan_of(plan.estimate, replace(TERMS, goodput=0.5, own_goodput=True)).figures
     assert own["days"].value == pytest.approx(2 * value_of(without["days"]))
 
 
@@ -113,21 +114,42 @@ def test_why_the_time_to_a_target_is_unknown(overrides: tuple[str, ...], why: st
 
 def test_a_batch_beyond_the_published_ones_names_them_and_the_nearest() -> None:
     overrides = ("model=llama31_405b", "hardware=gb200", "nodes=128")
-    (request,) = (request for _, request in requests_of(overrides))
-    (plan,) = plans([request], TERMS)
+    (request,) = requests_of(overrides)
+    (plan,) = plans(search([request], TERMS), TERMS)
     why = "a batch of 128 is beyond a factor of 2 of those that runs of MLPerf had, 448 to 1,536"
     assert plan.to_target.note == f"{why}: training.global_batch_size=448"
 
 
 def test_plans_of_several_candidates_and_their_text() -> None:
     overrides = ("model=llama31_8b", "hardware=h100,mi300x", "training.global_batch_size=64")
-    made = plans([request for _, request in requests_of(overrides)], TERMS, objective="cost")
+    made = plans(search(requests_of(overrides), TERMS, objective="cost"), TERMS)
     assert len(made) == 2
     assert value_of(made[0].figures["total"]) <= value_of(made[1].figures["total"])
     text = "\n".join(lines(made, TERMS))
     assert "a failure every" in text
     assert "weak scaling" in text
     assert len(to_json(made, TERMS)["scaling"]["weak"]) > 10
+
+
+def test_a_candidate_without_a_layout_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "model=llama31_70b", "hardware=h100,b300", "nodes=1"]) == 0
+    assert "no plan of 8 × h100, bf16: none of" in capsys.readouterr().out
+
+
+def test_a_batch_is_scaled_over_all_gpus_that_divide_it() -> None:
+    """96 sequences in stages of eight chunks go over 96 GPUs, which are no power of two times 8."""
+    sizes = {"tensor": 1, "pipeline": 2, "virtual_pipeline": 8}
+    names = [f"layout.{name}_model_parallel_size={size}" for name, size in sizes.items()]
+    words = (*_H100, "model=llama31_8b", "nodes=1", "layout=data_parallel", "training.global_batch_size=96")
+    e = load_experiment(*words, *names)
+    assert [point.gpus for point in scaling(e, weak=False)] == [8, 16, 24, 32, 48, 96]
+    assert load_experiment(*words, *names, "nodes=12").layout.num_micro_batches == 2
+
+
+def test_a_goodput_of_all_is_the_users_own() -> None:
+    whole = plan_of(small().estimate, replace(TERMS, goodput=1.0, own_goodput=True))
+    assert value_of(whole.figures["days"]) < value_of(small().figures["days"])
+    assert "100 % as given" in "\n".join(lines([whole], replace(TERMS, own_goodput=True)))
 
 
 @pytest.mark.parametrize("twice", ["hardware=h100,h100", "nodes=1,1"])
@@ -149,7 +171,7 @@ def test_the_curves_go_on_from_the_plan_with_calibrated_parameters() -> None:
 
 
 def test_a_goodput_of_the_user_counts_in_the_curves_too() -> None:
-    own = replace(TERMS, goodput=0.5)
+    own = replace(TERMS, goodput=0.5, own_goodput=True)
     plan = plan_of(small().estimate, own)
     assert {point["goodput"] for curve in to_json([plan], own)["scaling"].values() for point in curve} == {0.5}
     assert "0.5" not in {f"{point.goodput:g}" for point in scaling(small().estimate.experiment, weak=True)}
