@@ -478,16 +478,10 @@ def _work(e: Experiment) -> str:
 def _explained(result: Estimate) -> Iterator[str]:
     from estimate.explained import bars, roofline_lines, sensitivities, swing_lines
 
-    yield from ("", "the parts of a step", *bars(_parts(result), "s"))
+    yield from ("", "the parts of a step", *bars(result.time.parts.of(0), "s"))
     yield from ("", "memory of the fullest GPU", *bars(result.memory.parts(0), "GB", 1e-9))
     yield from ("", "roofline", *roofline_lines(result.jobs))
     yield from ("", "sensitivity", *swing_lines(sensitivities(result.jobs, result.parameters)))
-
-
-def _parts(result: Estimate) -> dict[str, float]:
-    from estimate.step_time import PARTS
-
-    return {name: float(getattr(result.time.parts, name).reshape(-1)[0]) for name in PARTS}
 
 
 def _object(result: Estimate, terms: Terms, notes: Sequence[str], explain: bool) -> dict[str, Any]:
@@ -511,7 +505,7 @@ def _object(result: Estimate, terms: Terms, notes: Sequence[str], explain: bool)
         "figures": {name: quantity.to_json() for name, quantity in result.figures.items()},
         "bill": {name: quantity.to_json() for name, quantity in bill(result.option, terms).items()},
         "tokens": terms.tokens,
-        "step_time_parts_s": _parts(result),
+        "step_time_parts_s": result.time.parts.of(0),
         "memory_parts_bytes": result.memory.parts(0),
     }
     if not explain:

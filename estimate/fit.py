@@ -193,7 +193,7 @@ def names_of(case: Case) -> dict[str, str]:
 def problem_of(jobs: Jobs, known: Parameters, free: Callable[[str], bool] = lambda name: True) -> Problem:
     """Return what of the parameters the jobs depend on, and is free by its name."""
     cases = cases_of(jobs)
-    index = np.zeros(jobs.count, dtype=np.intp) if cases.index is None else cases.index
+    index = cases.of_jobs(jobs.count)
     lookups = [names_of(case) for case in cases.distinct]
     single = [name for name, kind in known.kinds.items() if not kind.each and free(name)]
     names = [*single, *sorted({name for lookup in lookups for name in lookup.values() if free(name)})]
@@ -225,8 +225,8 @@ def _offsets(
     known: Parameters, cases: Sequence[Case], free: Callable[[str], bool]
 ) -> tuple[tuple[tuple[str, ...], ...], tuple[Numbers, ...], Numbers, NDArray[np.bool_]]:
     """Return offsets, those of the same cases together, their deviations, the design (cases, groups), and which groups
-    are of the whole step. Offsets that occur in the same cases cannot be told apart: one unknown stands for them, split in
-    proportion to their variances."""
+    are of the whole step. Offsets that occur in the same cases cannot be told apart: one unknown stands for them, split
+    in proportion to their variances."""
     sds = {",".join(level): known.kinds[f"offset.{','.join(level)}"].sd for level in OFFSETS}
     own = {",".join(level) for level in OWN}
     members: dict[str, list[int]] = {}
@@ -324,16 +324,3 @@ def with_values(known: Parameters, problem: Problem, x: Numbers, jacobian: Numbe
 
 def _short(value: float) -> float:
     return float(f"{value:.5g}")
-
-
-def sensitivity(jobs: Jobs, parameters: Parameters) -> tuple[tuple[str, ...], Numbers]:
-    """Return names of parameters, and of each job (n) and parameter (p) the percent by which the step is slower where
-    the parameter is one percent larger, shape (n, p)."""
-    problem = problem_of(jobs, parameters)
-    now = [parameters.of(*name.split(".")) for name in problem.names]
-    x = np.log(np.array(now) / problem.prior) / problem.sd
-
-    def predicted(there: Numbers) -> Numbers:
-        return np.asarray(np.log(step_time(jobs, points(parameters, problem, there)).total), dtype=float)
-
-    return problem.names, _slopes(problem, x, predicted(x), predicted) / problem.sd

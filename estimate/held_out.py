@@ -94,7 +94,7 @@ def held_out(runs: Runs, split: NDArray[np.intp], parameters: Parameters) -> Hel
     error, distance = np.empty(runs.jobs.count), np.empty(runs.jobs.count, dtype=object)
     wider = np.zeros((runs.jobs.count, len(WIDER)), dtype=bool)
     cases = cases_of(runs.jobs)
-    index = np.zeros(runs.jobs.count, dtype=np.intp) if cases.index is None else cases.index
+    index = cases.of_jobs(runs.jobs.count)
     for fold in np.unique(split[split >= 0]):
         others, judged = runs.take(split != fold), split == fold
         fitted = fit(others.jobs, others.step_time_s, others.alike, parameters, "")
@@ -125,7 +125,7 @@ def kept_together(runs: Runs) -> Mapping[str, Sequence[str]]:
     configuration: complete configurations; release: complete releases of stacks on a GPU; precision, machine, work: all
     that a framework ran in a precision on a GPU, of one kind on a GPU, and of one kind; source; gpu: architecture."""
     cases = cases_of(runs.jobs)
-    index = [0] * runs.jobs.count if cases.index is None else cases.index.tolist()
+    index = cases.of_jobs(runs.jobs.count).tolist()
 
     def keys(of: Callable[[Case], str]) -> list[str]:
         each = [of(case) for case in cases.distinct]

@@ -16,7 +16,6 @@ from estimate.figures import Estimate
 from estimate.jobs import GB, Jobs
 from estimate.roofline import Bound, rooflines
 from estimate.search import Found, Search
-from estimate.step_time import PARTS
 from metrics.bill import Terms, bill
 from metrics.quantity import shown
 
@@ -43,7 +42,7 @@ class _Point(NamedTuple):
 
 def write_estimate(path: Path, result: Estimate, lines: Iterable[str]) -> None:
     """Write the page of one estimate. lines: its table, as the terminal has it. InputError: it cannot be written."""
-    parts = {name: float(getattr(result.time.parts, name).reshape(-1)[0]) for name in PARTS}
+    parts = result.time.parts.of(0)
     memory = result.memory.parts(0)
     e = result.experiment
     body = (

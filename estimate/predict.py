@@ -74,7 +74,7 @@ def predict(jobs: Jobs, parameters: Parameters | None = None) -> Prediction:
     expected = [_expected(known, case) for case in cases.distinct]
     notes = [_why(known, case) for case in cases.distinct]
     near, far = np.exp(half_widths(jobs, known, cases))
-    spread = [0] * total.size if cases.index is None else cases.index.tolist()
+    spread = cases.of_jobs(total.size).tolist()
     return Prediction(
         total,
         total / near,

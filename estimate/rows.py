@@ -173,7 +173,7 @@ class _Reader:
             raise ValueError("gpu: empty")
         known = row_shape(self.cells)
         self.notes += known.notes
-        shape = self.predicted_tokens(known.shape)
+        shape = self.shape_by_notes(known.shape)
         layout = self.layout(shape)
         work = self.work(layout)
         if problem := next(iter(layout_problems(shape, layout, work, device)), None):
@@ -222,7 +222,7 @@ class _Reader:
         self.notes.append(note)
         return value
 
-    def predicted_tokens(self, shape: Shape) -> Shape:
+    def shape_by_notes(self, shape: Shape) -> Shape:
         """Return the shape with what a note says of multi-token prediction and of dense layers."""
         text = self.text("notes").lower()
         if "w/o mtp" in text:
@@ -286,8 +286,8 @@ class _Reader:
         columns = columns_of_hardware(device, precision)
         if isnan(float(columns["peak_flops"])):
             raise ValueError(f"precision: no peak of {PEAK_OF[precision]} is known of {device.name}")
-        if precision == "nvfp4" and device.vendor != "nvidia":
-            raise ValueError(f"precision: {device.name} has no units for nvfp4, which is NVIDIA's")
+        if device.vendor != spellings()["precision_of_one_maker"].get(precision, device.vendor):
+            raise ValueError(f"precision: {device.name} has no units for {precision}, which another maker's GPUs have")
         if precision == "mxfp8" and not device.scales_blocks:
             raise ValueError(f"precision: {device.name} has no units for mxfp8")
         nodes, usual = self.read("nodes", count) or 0, float(columns["gpus_per_node"])

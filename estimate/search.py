@@ -282,16 +282,10 @@ def _found(space: Space, index: int, objective: Objective, first: _Place, parame
         space=space,
         index=index,
         estimate=result,
-        parts=_parts(space, index),
+        parts=space.time.parts.of(index),
         score=_score(space, index, objective),
         behind=_behind(space, index, first, objective),
     )
-
-
-def _parts(space: Space, index: int) -> dict[str, float]:
-    known = space.time.parts
-    shape = space.time.step_time_s.shape
-    return {name: float(np.broadcast_to(getattr(known, name), shape)[index]) for name in PARTS}
 
 
 def _behind(space: Space, index: int, first: _Place, objective: Objective) -> str:
@@ -301,7 +295,7 @@ def _behind(space: Space, index: int, first: _Place, objective: Objective) -> st
         return ""
     if space is not first[0]:
         return f"{100 * share:+.1f} %"
-    mine, theirs = _parts(space, index), _parts(*first)
+    mine, theirs = space.time.parts.of(index), first[0].time.parts.of(first[1])
     longer = sorted(((mine[name] - theirs[name], name) for name in PARTS), reverse=True)
     parts = [f"{name} {seconds:+.3g} s" for seconds, name in longer[:2] if seconds > _NEAR]
     if not parts:

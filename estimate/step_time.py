@@ -105,8 +105,8 @@ def length_of_host(queries: Numbers | float) -> Numbers:
 @dataclass(frozen=True, slots=True)
 class Parts:
     """Seconds of one step, arrays of shape (n,), none negative. Communication counts only where nothing hides it.
-    memory_bound: norms, activations, quantising, loss, adding up gradients and the steps of rings. bubble: with the wait
-    for the longest stage. other: per step and micro-batch."""
+    memory_bound: norms, activations, quantising, loss, adding up gradients and the steps of rings. bubble: with the
+    wait for the longest stage. other: per step and micro-batch."""
 
     gemm: Numbers
     attention: Numbers
@@ -128,6 +128,11 @@ class Parts:
     def total(self) -> Numbers:
         """Return the step time, the sum of all parts."""
         return np.asarray(sum(getattr(self, part.name) for part in fields(self)), dtype=float)
+
+    def of(self, job: int) -> dict[str, float]:
+        """Return the parts of one job."""
+        columns = {part.name: np.atleast_1d(getattr(self, part.name)) for part in fields(self)}
+        return {name: float(column[job if column.size > 1 else 0]) for name, column in columns.items()}
 
 
 PARTS = tuple(part.name for part in fields(Parts))
@@ -193,6 +198,10 @@ class Cases:
     index: NDArray[np.intp] | None
     places: dict[Callable[[Case], Any], tuple[list[Any], NDArray[np.intp]]] = field(default_factory=dict, compare=False)
     fixed: dict[Callable[[Case], float], Numbers] = field(default_factory=dict, compare=False)
+
+    def of_jobs(self, count: int) -> NDArray[np.intp]:
+        """Return the place in `distinct` of each of `count` jobs."""
+        return np.zeros(count, dtype=np.intp) if self.index is None else self.index
 
     def spread(self, values: list[float]) -> Numbers:
         """Return a value of each case as one of each job."""

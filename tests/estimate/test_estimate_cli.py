@@ -32,7 +32,15 @@ def own_run(folder: Path, seconds: float = 2.0, over: dict[str, Any] | None = No
 def test_an_estimate_says_what_a_step_takes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*CASE, "--explain"]) == 0
     text = capsys.readouterr().out
-    for words in ("memory per GPU", "fits", "step time", "MFU", "95 % by the errors of", "roofline", "sensitivity"):
+    for words in (
+        "memory per GPU",
+        "fits",
+        "step time",
+        "MFU",
+        "95 % interval by the errors of",
+        "roofline",
+        "sensitivity",
+    ):
         assert words in text
     assert "an example, not your price" in text
 

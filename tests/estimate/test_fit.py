@@ -14,7 +14,8 @@ import pytest
 from conf.errors import ConfigError
 from estimate import held_out as splits
 from estimate.calibrate import calibrate
-from estimate.fit import at, fit, points, priors, problem_of, scatter, sensitivity, solved, weights
+from estimate.explained import sensitivities
+from estimate.fit import at, fit, points, priors, problem_of, scatter, solved, weights
 from estimate.fitted import FEW, Parameters, read, shipped, write
 from estimate.held_out import Runs, configurations, folds, held_out
 from estimate.jobs import Numbers
@@ -159,9 +160,8 @@ def test_a_throttled_run_is_named_and_not_learned_from() -> None:
 
 
 def test_more_peak_means_less_time_in_the_sensitivities() -> None:
-    names, effect = sensitivity(job(), shipped())
-    of = dict(zip(names, effect[0], strict=True))
-    assert of["gemm_efficiency.h100.bf16"] < of["attention_efficiency.h100"] < 0 < of["gemm_backward"]
+    of = {swing.name: swing.change for swing in sensitivities(job(), shipped())}
+    assert of["gemm efficiency"] < of["attention efficiency"] < 0 < of["gemm backward"]
 
 
 def test_intervals_of_simulated_errors_hold_as_many_as_they_say() -> None:
