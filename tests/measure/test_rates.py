@@ -444,7 +444,7 @@ def test_trainings_say_what_kernels_and_links_do_not_and_predict_others() -> Non
         assert interval is not None
         assert interval[0] < expected < interval[1] < 1.5 * expected
         assert not found.time.notes[0]
-        assert found.accuracy.startswith(f"95 % by the errors of {len(every)} trainings on host, each predicted")
+        assert found.accuracy.startswith(f"95 % interval by the errors of {len(every)} trainings on host, each predicted")
     assert max(off_alone) > 2 * max(off_known)  # of one layout kernels alone may be right by chance
 
 
@@ -534,7 +534,7 @@ def test_trainings_of_fewer_processes_say_nothing_of_those_that_wait_for_more(
     every = [training(one) for one in overrides(kept, full=True)]
     known = with_trainings(machine(scope=replace(SMALL, ranks=4)), every, len(every))
     said = estimate(load_experiment("platform=cpu", "model=llama_tiny", *words), machine=known).accuracy
-    assert (why in said) if why else said.startswith("95 % by the errors of")
+    assert (why in said) if why else said.startswith("95 % interval by the errors of")
 
 
 def test_ranks_that_share_cores_wait_by_a_factor_of_their_own() -> None:
