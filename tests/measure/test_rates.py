@@ -444,7 +444,7 @@ def test_trainings_say_what_kernels_and_links_do_not_and_predict_others() -> Non
         assert interval is not None
         assert interval[0] < expected < interval[1] < 1.5 * expected
         assert not found.time.notes[0]
-        assert found.accuracy.startswith(f"95 % interval by the errors of {len(every)} trainings on host, each predicted")
+        assert found.accuracy.startswith(f"95 % interval by the errors of {len(every)} trainings on host, each")
     assert max(off_alone) > 2 * max(off_known)  # of one layout kernels alone may be right by chance
 
 
