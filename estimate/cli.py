@@ -245,6 +245,7 @@ def calibrate(argv: Sequence[str] | None = None) -> int:
     if arguments.output is None:
         hint = f"{program('estimate')} calibrate runs/ {OUTPUT} mine.yaml"
         raise InputError(Problem("estimate calibrate", "needs a file to write to", hint=hint))
+    _check_yaml(arguments.output)
     import numpy as np
 
     from estimate.calibrate import calibrate as calibrated
@@ -277,6 +278,13 @@ def calibrate(argv: Sequence[str] | None = None) -> int:
     return 1 if learned.warnings else 0
 
 
+def _check_yaml(path: Path) -> None:
+    """Raise InputError of a file that is named as no file of parameters: it would replace what is there."""
+    if path.suffix not in (".yaml", ".yml"):
+        what, allowed = "is not named as a file of parameters", "a name that ends in .yaml"
+        raise InputError(Problem(str(path), what, allowed=allowed, hint=f"{OUTPUT} {path.with_suffix('.yaml')}"))
+
+
 def _of_no_release(framework: str) -> str:
     what = f"these runs do not say which release of {framework} they had, and hardly change estimates that name one"
     return f"{what}: {program('parse')} LOG framework_version=RELEASE -o DIR states it"
@@ -291,6 +299,7 @@ def fit(argv: Sequence[str] | None = None) -> int:
         raise InputError(
             Problem("estimate fit", what, hint=f"{program('estimate')} fit measured.csv {OUTPUT} mine.yaml")
         )
+    _check_yaml(arguments.output)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: products this small only wait for threads
     from estimate.fitted import shipped
     from estimate.fitted import write as written

@@ -180,6 +180,8 @@ def test_an_estimate_replaces_no_record_but_an_estimate(tmp_path: Path, capsys: 
         (["calibrate", "nowhere", "-o", "x.yaml"], "nowhere"),
         (["calibrate"], "needs a file to write to"),
         (["fit", "nowhere.csv", "-o", "x.yaml"], "nowhere.csv"),
+        (["calibrate", "nowhere", "-o", "sweep.csv"], "sweep.csv: is not named as a file of parameters"),
+        (["fit", "nowhere.csv", "-o", "sweep.csv"], "try: -o sweep.yaml"),
         (["model=llama31_8b", "hardware=unknown", "platform=nvidia"], "no peak of bf16 is known"),
         (["model=llama31_70b", "hardware=h100", "layout.tensor_model_parallel_size=3"], "TP 3"),
         ([*CASE, "price.usd_per_gpu_hour.mi300x=-3"], "not a positive number"),
