@@ -319,15 +319,8 @@ class _Reader:
         if switches is None:
             switches = {"distributed_optimizer": 1, "fsdp": 0}
             self.notes.append("distributed optimizer assumed")
-        chunks, layers = layout["pp"] * layout["vp"], shape.num_layers
-        again = self.read("recompute", lambda text: recompute(text, chunks, layers))
-        if again is None and redone is not None:
-            again = Again(redone)
-        if again is None and recipe is not None:
-            again = recomputed_by(recipe, chunks, layers)
-        if again is None:
-            again = self.default("recompute", recompute("none", 1, 1), "recomputation not stated, taken as none")
-        self.notes += [again.note] if again.note else []
+        layers = shape.num_layers
+        again = self.again(layout["pp"] * layout["vp"], layers, recipe, redone)
         self.notes += [f"graphs, dispatcher and gradients by the recipe {recipe.name}"] if recipe else []
         framework, fp32 = str(job["stack"]), job["precision"] == "fp32"
         offloaded = self.read("offload_layers", count) or 0
@@ -348,6 +341,18 @@ class _Reader:
             "fp8_params": 0.0,
             **(columns_of_recipe(recipe) if recipe else {}),
         }
+
+    def again(self, chunks: int, layers: int, recipe: Recipe | None, redone: float | None) -> Again:
+        """Return what is recomputed: as stated, as known of the run, by its recipe, or nothing, which is noted."""
+        known: Again | None = self.read("recompute", lambda text: recompute(text, chunks, layers))
+        if known is None and redone is not None:
+            known = Again(redone)
+        if known is None and recipe is not None:
+            known = recomputed_by(recipe, chunks, layers)
+        if known is None:
+            known = self.default("recompute", recompute("none", 1, 1), "recomputation not stated, taken as none")
+        self.notes += [known.note] if known.note else []
+        return known
 
 
 _COUNTED = {"expert_tensor_parallel_size": r"etp([1-9]\d{0,2})", "packed_tokens": r"packed([1-9]\d{0,5})"}
