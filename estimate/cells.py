@@ -20,6 +20,7 @@ from conf.schema import Hardware
 from conf.vocabulary import read_yaml
 
 _LONGEST = 40
+_FASTEST_GBIT_S = 10_000  # of a GPU's network: twelve times the fastest of 2026
 _MOST = 2**53  # beyond, a float is no integer any more
 _CARDS = re.compile(r"(\d)x(?:IB|OPA)?(\d{2,4})(?:Gb|\b)")  # of a node: 8x200Gb, 4xOPA100
 _CARD = re.compile(r"(?:IB|RoCE|RDMA|NIC|OPA)(\d{2,4})(Gb/node)?(?:x(\d))?")  # IB400, RoCE1600Gb/node, IB200x8
@@ -151,6 +152,8 @@ def network_bandwidth(text: str, device: Hardware, gpus_per_node: float) -> tupl
     elif match := _CARD.search(text):
         cards = 1 if match[2] else int(match[3] or gpus_per_node)
         rate = int(match[1]) * cards / gpus_per_node
+    if rate and rate > _FASTEST_GBIT_S:
+        raise ValueError(f"interconnect: {quoted(text)} is more than {_FASTEST_GBIT_S:,} Gbit/s of a GPU")
     if rate:
         return rate * 1e9 / 8, ""
     if not device.network_gbit_s_per_gpu:

@@ -424,9 +424,10 @@ def _experiment(overrides: Sequence[str], notes: list[str], known: Any) -> Exper
 
 
 def _lines(result: Estimate, terms: Terms, notes: Sequence[str], explain: bool) -> Iterator[str]:
+    from estimate.figures import gpus_of
+
     e, figures = result.experiment, result.figures
-    gpus = f"{e.layout.world_size} × {e.hardware.spelled}"
-    yield f"{e.name}: {e.model.name} on {gpus}, {e.layout}, {_work(e)} (estimated)"
+    yield f"{e.name}: {e.model.name} on {gpus_of(e)}, {e.layout}, {_work(e)} (estimated)"
     room = f"{result.room_bytes / 1e9:,.0f} GB"
     device = figures["peak_memory_device_bytes"].readable()
     allocated = figures["peak_memory_allocated_bytes"].readable()

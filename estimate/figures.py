@@ -38,6 +38,11 @@ _WHY = "an estimate"
 _UNITS = ((86400.0, "days"), (3600.0, "h"), (60.0, "min"))
 
 
+def gpus_of(e: Experiment) -> str:
+    """Return how many GPUs an experiment has, and which: the dies of a package where software sees each as one."""
+    return f"{e.layout.world_size:,} × {e.hardware.spelled}{' (dies)' if e.hardware.devices_per_package > 1 else ''}"
+
+
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """A prediction for one experiment, job 0 of all arrays. parameters: those that it is by. figures: by the names of

@@ -13,7 +13,7 @@ import numpy as np
 
 from conf.resolve import Experiment
 from estimate.experiment import columns_of
-from estimate.figures import estimate
+from estimate.figures import estimate, gpus_of
 from estimate.fitted import Parameters, Value
 from estimate.host import shipped_for
 from estimate.jobs import GB, Jobs, Numbers
@@ -239,8 +239,8 @@ def _floats(lengths: Sequence[int]) -> Numbers:
 def lines(e: Experiment) -> Iterator[str]:
     """Yield the table at the length of `e`, in both modes, where one scheme overtakes the other and whether that is
     decided, and how wrong it may be."""
-    length, gpus = f"{e.training.seq_length:,} tokens", f"{e.layout.world_size} × {e.hardware.spelled}"
-    yield f"{e.model.name}, {e.model.num_layers} layers, {length} a sequence on {gpus} (estimated)"
+    length = f"{e.training.seq_length:,} tokens"
+    yield f"{e.model.name}, {e.model.num_layers} layers, {length} a sequence on {gpus_of(e)} (estimated)"
     head = ("", "", "tokens/s, 95 %", "µs/token", "memory GB", "sent GB/GPU", "exposed s", "step s, 95 %")
     yield _row(head)
     for mode in _MODES:

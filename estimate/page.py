@@ -12,7 +12,7 @@ import numpy as np
 
 from conf.errors import writing
 from estimate.explained import Swing, sensitivities
-from estimate.figures import Estimate
+from estimate.figures import Estimate, gpus_of
 from estimate.jobs import GB, Jobs
 from estimate.roofline import Bound, rooflines
 from estimate.search import Found, Search
@@ -54,7 +54,7 @@ def write_estimate(path: Path, result: Estimate, lines: Iterable[str]) -> None:
         ),
         _titled("All figures", f"<pre>{escape(chr(10).join(lines))}</pre>"),
     )
-    _write(path, f"{e.model.name} on {e.layout.world_size} × {e.hardware.spelled}, {e.layout} (estimated)", body)
+    _write(path, f"{e.model.name} on {gpus_of(e)}, {e.layout} (estimated)", body)
 
 
 def write_search(path: Path, result: Search, terms: Terms, lines: Iterable[str]) -> None:

@@ -20,7 +20,7 @@ from conf.resolve import Experiment
 from conf.shapes import count
 from conf.vocabulary import read_yaml
 from estimate.experiment import columns_of
-from estimate.figures import Estimate
+from estimate.figures import Estimate, gpus_of
 from estimate.fitted import Parameters
 from estimate.jobs import GB, Jobs
 from estimate.predict import predict
@@ -234,8 +234,7 @@ def lines(made: Sequence[Plan], terms: Terms) -> Iterator[str]:
     """Yield the plans as people read them, and the scaling of the best."""
     for plan in made:
         e, saved = plan.estimate.experiment, plan.checkpoints
-        gpus = f"{e.layout.world_size:,} × {e.hardware.spelled}"
-        yield f"{e.model.name} on {gpus}, {e.layout}: {terms.tokens:g} tokens"
+        yield f"{e.model.name} on {gpus_of(e)}, {e.layout}: {terms.tokens:g} tokens"
         yield f"  {'goodput':<{_COLUMN}}{_goodput(saved, terms)}"
         yield from (f"  {name:<{_COLUMN}}{_figure(plan.figures[name])}" for name in _FIGURES if name in plan.figures)
         if "carbon_t" in plan.figures and "carbon_embodied_t" not in plan.figures:

@@ -240,6 +240,7 @@ def test_a_complete_row_is_a_job_without_defaults() -> None:
         ({"model": "x", "heads": "9000"}, "heads of a hidden size"),
         ({"precision": "fp3"}, "precision: 'fp3' is none of"),
         ({"precision": "nvfp4"}, "no peak of fp4 is known of h100"),
+        ({"interconnect": "IB999999"}, "interconnect: 'IB999999' is more than 10,000 Gbit/s of a GPU"),
         ({"gpu": "MI355X", "precision": "nvfp4"}, "mi355x has no units for nvfp4, which another maker's GPUs have"),
         ({"gpus": "2000000", "dp": ""}, "gpus: 2,000,000 is more than the 1,000,000"),
         ({"seq": "1e12"}, "seq: 1,000,000,000,000 is more than the 100,000,000"),
