@@ -23,7 +23,7 @@ _LONGEST = 40
 _FASTEST_GBIT_S = 10_000  # of a GPU's network: twelve times the fastest of 2026
 _MOST = 2**53  # beyond, a float is no integer any more
 _CARDS = re.compile(r"(\d)x(?:IB|OPA)?(\d{2,4})(?:Gb|\b)")  # of a node: 8x200Gb, 4xOPA100
-_CARD = re.compile(r"(?:IB|RoCE|RDMA|NIC|OPA)(\d{2,4})(Gb/node)?(?:x(\d))?")  # IB400, RoCE1600Gb/node, IB200x8
+_CARD = re.compile(r"(?:IB|RoCE|RDMA|NIC|OPA)(\d{2,7})(Gb/node)?(?:x(\d))?")  # IB400, RoCE1600Gb/node, IB200x8
 _KINDS = (  # with a rate of their own or without
     r"(?:NVLink|NVSwitch|NVL|xGMI|PCIe)\d*|IB|InfiniBand|RoCE(?:v2)?|RDMA|NIC|OPA|\d*GbE|Ethernet|EFA(?:v\d)?"
     r"|Slingshot(?:-\d+)?|[EHNX]DR|\d+ ?Gb?"
