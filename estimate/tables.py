@@ -31,7 +31,7 @@ _UNSTATED = 4.0
 times lay within a factor of 2.3, where those of rows with one lay within 1.11 (November 2026)."""
 _DECIDING = frozenset(("tp", "precision", "gbs"))
 """Columns without which it is so wide: of the measured runs, emptied of layout and recomputation, of the precision or
-of the batch (time of a token), 67 to 76 % lie in an interval as it is, 97 to 98 in this (docs/guide/estimate.md)."""
+of the batch (time of a token), 67 to 75 % lie in an interval as it is, 94 to 98 in this (docs/guide/estimate.md)."""
 
 
 _OF_LORA = "TFLOP/s as of training every weight: frozen ones need about a third less"
