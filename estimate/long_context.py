@@ -208,7 +208,8 @@ def _sent(jobs: Jobs, mode: Mode) -> dict[str, Numbers]:
     hidden = _BF16 * tokens * jobs.hidden_size
     collectives = 4 + training * (4 + 2 * jobs.sequence_parallel)
     stage = stages(jobs)
-    own = parameters(jobs, stage, layers_on(jobs, stage)).dense.max(axis=0)
+    held = parameters(jobs, stage, layers_on(jobs, stage))
+    own = (held.dense + held.experts).max(axis=0)
     each = np.where(jobs.distributed_optimizer > 0, jobs.gradient_bytes + _BF16, 2 * jobs.gradient_bytes)
     context = _BF16 * tokens * 2 * jobs.num_query_groups * jobs.kv_channels / tp * (cp - 1) * jobs.num_layers / pp
     return {

@@ -73,6 +73,13 @@ def test_training_sends_again_what_gradients_are_made_of() -> None:
     assert ring.sent_bytes[0] == pytest.approx(keys_and_values + (4 + 2) * count(shipped().model).total * 15 / 16)
 
 
+def test_ranks_of_context_share_the_gradients_of_all_experts() -> None:
+    words = ("platform=nvidia", "hardware=h100", "gpus_per_node=8", "nodes=2", "layout=data_parallel")
+    e = load_experiment("model=mixtral_8x7b", *words)
+    forward, training = (schemes(e, None, mode)[1].sent_bytes[0] for mode in ("forward", "training"))
+    assert training - 3 * forward == pytest.approx((4 + 2) * count(e.model).total * 15 / 16)
+
+
 def test_forward_alone_is_faster_and_smaller() -> None:
     for both, forward in zip(schemes(shipped()), schemes(shipped(), None, "forward"), strict=True):
         assert forward.tokens_per_s[0] > 2 * both.tokens_per_s[0]
