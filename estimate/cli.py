@@ -16,7 +16,6 @@ from conf.errors import ConfigError, InputError, Main, Problem, command, listed,
 from conf.load import load
 from conf.plain import plain
 from conf.resolve import Experiment
-from conf.schema import Request
 from estimate.headroom import what_fits
 from metrics.bill import Bill, Terms, bill
 from metrics.quantity import Quantity, shown
@@ -26,6 +25,7 @@ from parsers.storage import dumps, keep_runs, write
 
 if TYPE_CHECKING:  # numpy takes a quarter of a second, which completion and --help do not wait for
     from estimate.figures import Estimate
+    from estimate.search import Search
 
 _CALIBRATED = Key("calibrated", "parameters that `estimate calibrate` wrote (default: ours)", Path, None, "mine.yaml")
 _MACHINE = Key("machine", "what `measure` found on the machine, in place of data sheets", Path, None, "machine.yaml")
@@ -158,11 +158,9 @@ def search(argv: Sequence[str] | None = None) -> int:
     """Print the best layouts. 0: printed; 2: bad input, or no layout within the limits."""
     arguments = SEARCH.parse(argv)
     from estimate import search_text
-    from estimate.search import search as searched
 
     terms, left = terms_of(arguments, ()), left_at_nothing(arguments)
-    requests = _requests(arguments.others)
-    found = searched(requests, terms, *_wanted(arguments, requests))
+    found = _searched(arguments, terms)
     left += _unpriced(arguments, terms, (one.estimate.experiment for one in found.of_each))
     left += search_text.nearly_full(found.best[0])
     words = arguments.others
@@ -193,11 +191,9 @@ def plan(argv: Sequence[str] | None = None) -> int:
     """Print what a training takes on the best layout of each candidate. 0: printed; 2: bad input."""
     arguments = PLAN.parse(argv)
     from estimate import training_plan
-    from estimate.search import search as searched
 
     terms, left = terms_of(arguments, ()), left_at_nothing(arguments)
-    requests = _requests(arguments.others)
-    found = searched(requests, terms, *_wanted(arguments, requests))
+    found = _searched(arguments, terms)
     made = training_plan.plans(found, terms)
     left += training_plan.without_layout(found)
     left += _unpriced(arguments, terms, (one.estimate.experiment for one in made))
@@ -223,19 +219,16 @@ def _unpriced(arguments: Arguments, terms: Terms, experiments: Iterable[Experime
     ]
 
 
-def _requests(overrides: Sequence[str]) -> list[Request]:
-    from estimate.search import requests_of
-
-    return requests_of(overrides)
-
-
-def _wanted(arguments: Arguments, requests: Iterable[Request]) -> tuple[Any, Any, Any]:
-    """Return the limits, the objective and the parameters of a search."""
-    from estimate.search import Limits
+def _searched(arguments: Arguments, terms: Terms) -> Search:
+    """Return what a search finds of the overrides, within the limits, for the objective and by the parameters typed."""
+    from estimate.search import Limits, requests_of
+    from estimate.search import search as searched
 
     names = {"headroom": "headroom", "most_cost": "cost", "most_power_w": "power_w", "most_days": "days"}
     limits = Limits(**{name: arguments[key] for key, name in names.items()})
-    return limits, arguments["objective"], _parameters(arguments["calibrated"], {r.hardware.name for r in requests})
+    requests = requests_of(arguments.others)
+    known = _parameters(arguments["calibrated"], {r.hardware.name for r in requests})
+    return searched(requests, terms, limits, arguments["objective"], known)
 
 
 @command
