@@ -167,13 +167,19 @@ class _Parser:
                 (values[key.name] if entry else values)[entry or key.name] = known
         others = tuple(text for text in rest if is_pair(text))
         words = tuple(text for text in rest if text not in others)
-        self.problems += [] if self.command.others else map(self._unknown, others)
+        self.problems += map(self._unknown, self._misspelled(others) if self.command.others else others)
         if not self.command.words:
             what = "is not KEY=VALUE" if self.allowed else f"{self.command.name} takes no words"
             self.problems += [Problem(text, what, allowed=self.allowed) for text in words]
         if self.problems:
             raise InputError(*self.problems)
         return Arguments(words, others, tuple(rest), values, frozenset(typed), frozenset(switches), output)
+
+    def _misspelled(self, others: Iterable[str]) -> Iterator[str]:
+        """Yield those that nobody knows and that are near to a key of the command."""
+        near = [text for text in others if "." not in (name := text.partition("=")[0]) and closest(name, self.keys)]
+        known = {key.name.partition(".")[0] for key in self.command.known()} if near else set()
+        yield from (text for text in near if text.partition("=")[0] not in known)
 
     def _without_switches(self, arguments: Sequence[str]) -> tuple[list[str], set[str], Path | None]:
         texts, switches, output = [], set(), None

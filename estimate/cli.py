@@ -16,6 +16,7 @@ from conf.errors import ConfigError, InputError, Main, Problem, command, listed,
 from conf.load import load
 from conf.plain import plain
 from conf.resolve import Experiment
+from conf.schema import Request
 from estimate.headroom import what_fits
 from metrics.bill import Bill, Terms, bill
 from metrics.quantity import Quantity, shown
@@ -30,7 +31,7 @@ if TYPE_CHECKING:  # numpy takes a quarter of a second, which completion and --h
 _CALIBRATED = Key("calibrated", "parameters that `estimate calibrate` wrote (default: ours)", Path, None, "mine.yaml")
 _MACHINE = Key("machine", "what `measure` found on the machine, in place of data sheets", Path, None, "machine.yaml")
 _MONEY = (
-    *("gpu_hours", "days", "price", "total", "cost_per_trillion_tokens", "energy_mwh"),
+    *("gpu_hours", "days", "price", "electricity", "total", "cost_per_trillion_tokens", "energy_mwh"),
     *("carbon_t", "carbon_embodied_t", "carbon_total_t"),
 )
 ESTIMATE = Command(
@@ -159,17 +160,19 @@ def search(argv: Sequence[str] | None = None) -> int:
     arguments = SEARCH.parse(argv)
     from estimate import search_text
 
+    _check_words(arguments)
+    _check_suffix(arguments.output, ".html", "a page")
     terms, left = terms_of(arguments, ()), left_at_nothing(arguments)
     found = _searched(arguments, terms)
     left += _unpriced(arguments, terms, (one.estimate.experiment for one in found.of_each))
-    left += search_text.nearly_full(found.best[0])
+    left += [*search_text.excluded(found), *search_text.few_stages(found), *search_text.nearly_full(found.best[0])]
     words = arguments.others
     lines = [*search_text.lines(found, terms, words), *map(_note, left)]
     if arguments.output is not None:
         from estimate.page import write_search
 
         write_search(arguments.output, found, terms, lines)
-    _print(arguments, lambda: search_text.to_json(found, words) | {"notes": left}, lambda: lines)
+    _print(arguments, lambda: search_text.to_json(found, terms, words) | {"notes": left}, lambda: lines)
     return 0
 
 
@@ -177,12 +180,19 @@ def search(argv: Sequence[str] | None = None) -> int:
 def long_context(argv: Sequence[str] | None = None) -> int:
     """Print what splitting a long sequence takes against splitting the model. 0: printed; 2: bad input."""
     arguments = LONG_CONTEXT.parse(argv)
-    from estimate import long_context as compared
-    from estimate.search import with_platform
+    from estimate import long_context as schemes
+    from estimate.search import requests_of
 
-    named = any(text.startswith(("experiment=", "model=")) for text in arguments.rest)
-    e = load(with_platform([*([] if named else ["experiment=long_context"]), *arguments.rest]))
-    _print(arguments, lambda: compared.to_json(e), lambda: compared.lines(e))
+    _check_words(arguments)
+    if layouts := [text for text in arguments.others if text.startswith("layout")]:
+        what = "names a layout, and long_context compares two of its own"
+        raise InputError(*(Problem(text, what, hint="leave it out") for text in layouts))
+    named = any(text.startswith(("experiment=", "model=")) for text in arguments.others)
+    requests = requests_of([*([] if named else ["experiment=long_context"]), *arguments.others])
+    if len(requests) > 1:
+        raise InputError(Problem("long_context", "compares two schemes on one machine", hint="a command each"))
+    e = schemes.compared(requests[0])
+    _print(arguments, lambda: schemes.to_json(e), lambda: schemes.lines(e))
     return 0
 
 
@@ -190,12 +200,13 @@ def long_context(argv: Sequence[str] | None = None) -> int:
 def plan(argv: Sequence[str] | None = None) -> int:
     """Print what a training takes on the best layout of each candidate. 0: printed; 2: bad input."""
     arguments = PLAN.parse(argv)
-    from estimate import training_plan
+    from estimate import search_text, training_plan
 
+    _check_words(arguments)
     terms, left = terms_of(arguments, ()), left_at_nothing(arguments)
-    found = _searched(arguments, terms)
+    found = _searched(arguments, terms, training_plan.goodput_of(terms))
     made = training_plan.plans(found, terms)
-    left += training_plan.without_layout(found)
+    left += [*search_text.excluded(found), *search_text.few_stages(found)]
     left += _unpriced(arguments, terms, (one.estimate.experiment for one in made))
     lines = (*training_plan.lines(made, terms), *map(_note, left))
     _print(arguments, lambda: training_plan.to_json(made, terms) | {"notes": left}, lambda: lines)
@@ -219,13 +230,14 @@ def _unpriced(arguments: Arguments, terms: Terms, experiments: Iterable[Experime
     ]
 
 
-def _searched(arguments: Arguments, terms: Terms) -> Search:
-    """Return what a search finds of the overrides, within the limits, for the objective and by the parameters typed."""
+def _searched(arguments: Arguments, terms: Terms, goodput: Callable[[Request], float] | None = None) -> Search:
+    """Return what a search finds of the overrides, within the limits, for the objective and by the parameters typed.
+    goodput: of a request; None: that of `terms`."""
     from estimate.search import Limits, requests_of
     from estimate.search import search as searched
 
     names = {"headroom": "headroom", "most_cost": "cost", "most_power_w": "power_w", "most_days": "days"}
-    limits = Limits(**{name: arguments[key] for key, name in names.items()})
+    limits = Limits(**{name: arguments[key] for key, name in names.items()}, goodput=goodput)
     requests = requests_of(arguments.others)
     known = _parameters(arguments["calibrated"], {r.hardware.name for r in requests})
     return searched(requests, terms, limits, arguments["objective"], known)
@@ -238,7 +250,7 @@ def calibrate(argv: Sequence[str] | None = None) -> int:
     if arguments.output is None:
         hint = f"{program('estimate')} calibrate runs/ {OUTPUT} mine.yaml"
         raise InputError(Problem("estimate calibrate", "needs a file to write to", hint=hint))
-    _check_yaml(arguments.output)
+    _check_suffix(arguments.output, ".yaml", "a file of parameters")
     import numpy as np
 
     from estimate.calibrate import calibrate as calibrated
@@ -271,11 +283,17 @@ def calibrate(argv: Sequence[str] | None = None) -> int:
     return 1 if learned.warnings else 0
 
 
-def _check_yaml(path: Path) -> None:
-    """Raise InputError of a file that is named as no file of parameters: it would replace what is there."""
-    if path.suffix not in (".yaml", ".yml"):
-        what, allowed = "is not named as a file of parameters", "a name that ends in .yaml"
-        raise InputError(Problem(str(path), what, allowed=allowed, hint=f"{OUTPUT} {path.with_suffix('.yaml')}"))
+def _check_words(arguments: Arguments) -> None:
+    """Raise InputError of words, which only the commands behind `estimate` are."""
+    if arguments.words:
+        raise InputError(*(Problem(word, "is not KEY=VALUE", allowed=", ".join(COMMANDS)) for word in arguments.words))
+
+
+def _check_suffix(path: Path | None, suffix: str, kind: str) -> None:
+    """Raise InputError of a file that is named as another kind of file: it would replace what is there."""
+    if path is not None and path.suffix not in (suffix, suffix.replace("yaml", "yml")):
+        what, allowed = f"is not named as {kind}", f"a name that ends in {suffix}"
+        raise InputError(Problem(str(path), what, allowed=allowed, hint=f"{OUTPUT} {path.with_suffix(suffix)}"))
 
 
 def _of_no_release(framework: str) -> str:
@@ -292,7 +310,7 @@ def fit(argv: Sequence[str] | None = None) -> int:
         raise InputError(
             Problem("estimate fit", what, hint=f"{program('estimate')} fit measured.csv {OUTPUT} mine.yaml")
         )
-    _check_yaml(arguments.output)
+    _check_suffix(arguments.output, ".yaml", "a file of parameters")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: products this small only wait for threads
     from estimate.fitted import shipped
     from estimate.fitted import write as written
@@ -336,8 +354,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return COMMANDS[words[0]][0](words[1:])
     more = ["more, each with --help:", *(f"  {name:<14}{about}" for name, (*_, about) in COMMANDS.items())]
     arguments = replace(ESTIMATE, more="\n".join(more)).parse(words)
-    if arguments.words:
-        raise InputError(*(Problem(word, "is not KEY=VALUE", allowed=", ".join(COMMANDS)) for word in arguments.words))
+    _check_words(arguments)
     from estimate.figures import estimate
 
     terms, notes = terms_of(arguments, ()), list[str]()

@@ -245,14 +245,14 @@ def step_time_text(e: Experiment) -> str:
     if step.value is None or step.interval is None:
         return f"not known: a rate of {e.hardware.name} that it follows from is missing"
     low, high = step.interval
-    whole = [_duration(steps * value) for value in (step.value, low, high)]
+    whole = [duration(steps * value) for value in (step.value, low, high)]
     ends = f"{shown(low, 3)} to {shown(high, 3)} with 95 %"
     return (
         f"{step} predicted ({ends}); {steps:,} steps take {whole[0]} ({whole[1]} to {whole[2]}). {predicted.accuracy}"
     )
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """Return a time in the unit that people would use."""
     unit, name = next(((n, name) for n, name in _UNITS if seconds >= 2 * n), (1.0, "s"))
     return f"{shown(seconds / unit, 3)} {name}"

@@ -41,6 +41,8 @@ _FIELDS = {
 _GROUPS = ("data_parallel_shards", "data_parallel_replicas")
 _SWITCHES = ("sp", "first", "last")
 _EXPLICIT = "explicit"
+_EVERY = 2  # layer, of RECOMPUTED
+_TRIED = 8  # batches near the one that is not valid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,14 +87,24 @@ class Layouts:
 
 def layouts_of(request: Request) -> Layouts:
     """Return every layout of `request` that the launcher takes, in no order. Sizes that were typed (layout.name is
-    explicit), a micro-batch and a recomputation that are not null are kept. ConfigError: what is wrong with the request
-    whatever its layout, and where no layout is left, why."""
+    explicit), a micro-batch and the granularity of recomputation that are not null are kept. ConfigError: what is wrong
+    with the request whatever its layout, and where no layout is left, why."""
     if hybrid := [name for name in _GROUPS if getattr(request.layout, name) is not None]:
         what = "a search lets all data parallel ranks share one group of shards"
         raise ConfigError(*(Problem(f"layout.{name}", what, "", "null") for name in hybrid))
+    if typed := [*_partly_recomputed(request)]:
+        raise ConfigError(*typed)
     request = _open(request)
     if wrong := [*problems(_any_layout(request), layout=False), *refused_by_framework(request)]:
         raise ConfigError(*wrong)
+    columns = _valid(request)
+    if not len(columns["tp"]):
+        raise ConfigError(_none_left(request))
+    return Layouts(request=request, **columns)
+
+
+def _valid(request: Request) -> dict[str, Integers]:
+    """Return the columns of all layouts that are valid."""
     fixed = {name: getattr(request.layout, field) for name, field in _FIELDS.items()}
     first = _product({name: _values(request, name, fixed[name]) for name in ("tp", "pp", "cp")})
     first = _kept(first, fits.splits_world(request, _sizes(first)))
@@ -102,10 +114,7 @@ def layouts_of(request: Request) -> Layouts:
     batch, micro = request.training.global_batch_size, request.training.micro_batch_size
     columns = _crossed(columns, {"micro_batch_size": np.array([micro] if micro else divisors(batch))})
     columns = _kept(columns, _all(fits.OF_THE_BATCH, request, columns))
-    columns = _crossed(columns, {"recompute": np.array(_recomputations(request))})
-    if not len(columns["tp"]):
-        raise ConfigError(_none_left(request))
-    return Layouts(request=request, **columns)
+    return _crossed(columns, {"recompute": np.array(_recomputations(request))})
 
 
 def command(e: Experiment) -> tuple[str, ...]:
@@ -208,13 +217,38 @@ def _recomputations(request: Request) -> list[int]:
     return [n for n, name in enumerate(names) if name == wanted or (wanted is None and name != "selective")]
 
 
+def _partly_recomputed(request: Request) -> Iterator[Problem]:
+    """Yield how recomputation of some layers was typed."""
+    for name, value in RECOMPUTED[_EVERY].items():
+        typed = getattr(request.training, name)
+        if name != "recompute_granularity" and typed not in (None, value):
+            what, hint = "a search recomputes every layer or none", "`estimate` with a layout that is typed"
+            yield Problem(f"training.{name}", what, str(typed), f"null or {value}", hint)
+
+
 def _none_left(request: Request) -> Problem:
     typed = [f"{field}={value}" for field in _FIELDS.values() if (value := getattr(request.layout, field))]
     kept = f", with {listed(typed)}" if typed else ""
     what = f"no layout of {request.model.name} on {request.world_size} GPUs is valid{kept}"
     found = f"batch {request.training.global_batch_size}, {request.training.seq_length} tokens a sequence"
     sizes = f"TP {listed(tensor_sizes(request.model))}; PP {listed(divisors(request.model.num_layers))}"
-    return Problem("layout", what, found, sizes, "fewer sizes typed, another batch, or another number of GPUs")
+    allowed = f"{sizes}; what they leave of the GPUs for DP divides the batch"
+    near = _near_batch(request)
+    hint = f"training.global_batch_size={near}" if near else "fewer sizes typed, or another number of GPUs"
+    return Problem("layout", what, found, allowed, hint)
+
+
+def _near_batch(request: Request) -> int | None:
+    """Return the batch nearest to that of `request` with which some layout is valid; None where it is far."""
+    batch = request.training.global_batch_size
+    fixed = {name: getattr(request.layout, field) for name, field in _FIELDS.items()}
+    grid = _product({name: _values(request, name, fixed[name]) for name in ("tp", "pp", "cp")})
+    sizes = np.unique(request.world_size // (grid["tp"] * grid["pp"] * grid["cp"]))
+    multiples = {int(n) * whole for n in sizes if n for whole in (batch // int(n), batch // int(n) + 1)}
+    for near in sorted(multiples - {0, batch}, key=lambda one: abs(one - batch))[:_TRIED]:
+        if len(_valid(replace(request, training=replace(request.training, global_batch_size=near)))["tp"]):
+            return near
+    return None
 
 
 def _product(axes: Mapping[str, Sequence[int]]) -> dict[str, Integers]:

@@ -11,7 +11,10 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from conf.resolve import Experiment
+from conf.check import tensor_sizes
+from conf.errors import ConfigError, Problem
+from conf.resolve import Experiment, resolve
+from conf.schema import Model, Request
 from estimate.experiment import columns_of
 from estimate.figures import estimate, gpus_of
 from estimate.fitted import Parameters, Value
@@ -87,7 +90,7 @@ def scheme(
         experiment=e,
         unmeasured=unmeasured,
         half_95=half,
-        name=f"{e.layout}{', gathered' if gathered else ''}",
+        name=f"{e.layout}{', EP 1' if e.model.moe else ''}{', gathered' if gathered else ''}",
         mode=mode,
         gathered=gathered,
         seq_length=jobs.seq_length,
@@ -101,17 +104,41 @@ def scheme(
 
 
 def schemes(e: Experiment, lengths: Sequence[int] | None = None, mode: Mode = "training") -> tuple[Scheme, ...]:
-    """Return TP × PP and CP on the GPUs of `e`: TP over a node and PP over nodes as far as they divide the model, and
-    CP over all of them, as a ring and gathered."""
+    """Return TP × PP and CP on the GPUs of `e`: TP over as much of a node as divides the model, PP over the rest, and
+    CP over all GPUs, as a ring and gathered."""
     here = (e.training.seq_length,) if lengths is None else lengths
-    gpus, tp = e.layout.world_size, min(e.gpus_per_node, e.layout.world_size)
-    split = _laid_out(e, tp=tp, pp=gpus // tp, cp=1)
-    ring = _laid_out(e, tp=1, pp=1, cp=gpus)
+    gpus = e.layout.world_size
+    tp = _tensor_size(e.model, e.gpus_per_node, gpus)
+    split, ring = _laid_out(e, tp=tp, pp=gpus // tp, cp=1), _laid_out(e, tp=1, pp=1, cp=gpus)
     return (
         scheme(split, here, mode),
         scheme(ring, here, mode),
         scheme(ring, here, mode, gathered=True),
     )
+
+
+def _tensor_size(model: Model, gpus_per_node: int, gpus: int) -> int:
+    return max(size for size in tensor_sizes(model) if size <= gpus_per_node and gpus % size == 0)
+
+
+def compared(request: Request) -> Experiment:
+    """Return `request` as an experiment whose schemes can be compared. ConfigError: the launcher refuses one of them at
+    its length, or there is one GPU."""
+    gpus = request.world_size
+    tp = _tensor_size(request.model, request.ranks_per_node, gpus)
+    if gpus == 1:
+        raise ConfigError(Problem("nodes", "one GPU has nothing to split a sequence over", "1 GPU", "2 GPUs or more"))
+    made, wrong = list[Experiment](), dict[Problem, None]()
+    for sizes in ({"tp": tp, "pp": gpus // tp, "cp": 1}, {"tp": 1, "pp": 1, "cp": gpus}):
+        layout = replace(request.layout, **_layout(**sizes))
+        try:
+            made.append(resolve(replace(request, layout=replace(layout, table=None)), ()))
+        except ConfigError as error:
+            scheme_ = " ".join(f"{name.upper()}{size}" for name, size in sizes.items() if size > 1)
+            wrong |= {replace(one, what=f"{scheme_}: {one.what}"): None for one in error.problems}
+    if wrong:
+        raise ConfigError(*wrong)
+    return made[-1]
 
 
 def crossing(e: Experiment, mode: Mode = "training", lengths: Sequence[int] = LENGTHS) -> int | None:
@@ -157,8 +184,16 @@ def _figures(one: Scheme) -> dict[str, Quantity]:
 
 
 def _laid_out(e: Experiment, tp: int, pp: int, cp: int) -> Experiment:
-    """Return `e` with other sizes and one replica, for arithmetic at any length: the launcher checks what runs."""
-    sizes: dict[str, Any] = {
+    """Return `e` with other sizes and one replica, for arithmetic at any length: `compared` checks what is shown."""
+    sizes = _layout(tp, pp, cp) | {
+        "data_parallel_size": 1,
+        "num_micro_batches": e.training.global_batch_size // (e.training.micro_batch_size or 1),
+    }
+    return replace(e, recipe=None, layout=replace(e.layout, **sizes))
+
+
+def _layout(tp: int, pp: int, cp: int) -> dict[str, Any]:
+    return {
         "name": "explicit",
         "tensor_model_parallel_size": tp,
         "pipeline_model_parallel_size": pp,
@@ -166,10 +201,7 @@ def _laid_out(e: Experiment, tp: int, pp: int, cp: int) -> Experiment:
         "context_parallel_size": cp,
         "expert_model_parallel_size": 1,
         "sequence_parallel": tp > 1,
-        "data_parallel_size": 1,
-        "num_micro_batches": e.training.global_batch_size // (e.training.micro_batch_size or 1),
     }
-    return replace(e, recipe=None, layout=replace(e.layout, **sizes))
 
 
 def _gathering(p: Parameters) -> Parameters:
@@ -199,7 +231,8 @@ def _forward(parts: Any, p: Parameters) -> dict[str, Numbers]:
 def _sent(jobs: Jobs, mode: Mode) -> dict[str, Numbers]:
     """Return the bytes that one GPU sends in a step by direction. TP: two gathers and two scatters of the hidden states
     a layer forward and as many backward, with sequence parallelism two gathers more, of what weights' gradients are
-    made of (Korthikanti 2022, 4.2.2); PP: hidden states between stages, and their gradients back; CP: keys and values
+    made of (Korthikanti 2022, 4.2.2); PP: a stage in the middle hidden states on and their gradients back, one of two
+    either; CP: keys and values
     of all other ranks (Liu 2023), backward again and their gradients; data: gradients and parameters, once."""
     tp, pp, cp = (getattr(jobs, f"{n}_parallel_size") for n in ("tensor_model", "pipeline_model", "context"))
     training = mode == "training"
@@ -214,7 +247,7 @@ def _sent(jobs: Jobs, mode: Mode) -> dict[str, Numbers]:
     context = _BF16 * tokens * 2 * jobs.num_query_groups * jobs.kv_channels / tp * (cp - 1) * jobs.num_layers / pp
     return {
         "tensor": collectives * hidden * (tp - 1) / tp * jobs.num_layers / pp,
-        "pipeline": (1 + training) * hidden / np.where(jobs.sequence_parallel > 0, tp, 1) * (pp > 1),
+        "pipeline": np.where(pp > 2, 1 + training, pp > 1) * hidden / np.where(jobs.sequence_parallel > 0, tp, 1),
         "context": (1 + 2 * training) * context,
         "data": training * own * each * (ranks - 1) / ranks,
     }
@@ -301,5 +334,5 @@ def to_json(e: Experiment) -> dict[str, Any]:
 
 
 def _row(cells: Sequence[str]) -> str:
-    widths = (9, 21, 28, 9, 20, 12, 10, 0)
+    widths = (9, 27, 28, 9, 20, 12, 10, 0)
     return " ".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip()

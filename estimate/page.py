@@ -24,20 +24,24 @@ body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 60em; 
 h1 { font-size: 1.4em } h2 { font-size: 1.1em; margin-top: 2em } pre { overflow-x: auto; font-size: 12px }
 svg text { font-size: 12px; fill: #1c2733 } .axis { stroke: #75828f } .bar { fill: #2f6fab } .soft { fill: #75828f }
 .front { fill: #2f6fab; fill-opacity: .55; stroke: #1c2733 }
+.of0 { fill: #2f6fab } .of1 { fill: #d9822b } .of2 { fill: #3a8f5c } .of3 { fill: #9b4f96 } .of4 { fill: #75828f }
 """
 _ROW, _LEFT, _WIDE, _END = 22, 180, 420, 760  # of bars
 _WIDTH, _HEIGHT, _EDGE = 760, 360, 80  # of the picture
+_COLOURS = 5
 _SMALLEST, _LARGEST = 4.0, 16.0  # radius of a layout that needs none and all of the memory
 
 
 class _Point(NamedTuple):
-    """A layout: tokens/s/GPU, money (or energy), memory in GB, the share of the GPU's memory, and its name."""
+    """A layout: tokens/s/GPU, money (or energy), memory in GB, the share of the GPU's memory, its name and whose it
+    is."""
 
     speed: float
     money: float
     memory_gb: float
     share: float
     name: str
+    label: str
 
 
 def write_estimate(path: Path, result: Estimate, lines: Iterable[str]) -> None:
@@ -135,10 +139,12 @@ def _legend(bounds: Sequence[Bound]) -> str:
 
 
 def picture(front: Sequence[Found], terms: Terms) -> str:
-    """Return the layouts as circles, as SVG: to the right is faster, down is cheaper, larger needs more memory."""
+    """Return the layouts as circles, as SVG: to the right is faster, down is cheaper, larger needs more memory; of
+    several candidates each has a colour."""
     priced = all(bill(found.estimate.option, terms)["total"].value is not None for found in front)
     points = [_point(found, terms, "total" if priced else "energy_mwh") for found in front]
     unit = terms.prices.currency if priced else "MWh"
+    colours = {label: f"of{n % _COLOURS}" for n, label in enumerate(dict.fromkeys(p.label for p in points))}
     xs, ys = _scale([p.speed for p in points], 1), _scale([p.money for p in points], -1)
     drawn = [
         f'<path class="axis" fill="none" d="M {_EDGE} 10 V {_HEIGHT - 40} H {_WIDTH - 10}"/>',
@@ -151,7 +157,7 @@ def picture(front: Sequence[Found], terms: Terms) -> str:
         about = (
             f"{point.name}: {shown(point.speed)} tokens/s/GPU, {shown(point.money)} {unit}, {point.memory_gb:.1f} GB"
         )
-        circle = f'<circle class="front" cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}">'
+        circle = f'<circle class="front {colours[point.label]}" cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}">'
         drawn.append(f"{circle}<title>{escape(about)}</title></circle>")
     for one, at in ((min(points, key=lambda p: p.speed), "start"), (max(points, key=lambda p: p.speed), "end")):
         x = xs[points.index(one)]
@@ -160,6 +166,9 @@ def picture(front: Sequence[Found], terms: Terms) -> str:
         drawn.append(
             f'<text x="{_EDGE - 6}" y="{ys[points.index(one)]:.1f}" text-anchor="end">{shown(one.money)}</text>'
         )
+    for n, (label, colour) in enumerate(colours.items() if len(colours) > 1 else ()):
+        drawn.append(f'<rect class="{colour}" x="{_EDGE + 8}" y="{12 + n * _ROW}" width="12" height="12"/>')
+        drawn.append(f'<text x="{_EDGE + 26}" y="{22 + n * _ROW}">{escape(label)}</text>')
     return _svg(_WIDTH, _HEIGHT, drawn)
 
 
@@ -168,7 +177,7 @@ def _point(found: Found, terms: Terms, money: str) -> _Point:
     speed = found.estimate.figures["tokens_per_s_per_gpu"].value or 0.0
     name = f"{e.layout}, micro-batch {e.training.micro_batch_size}, {found.space.label}"
     cost = bill(found.estimate.option, terms)[money].value or 0.0
-    return _Point(speed, cost, taken / GB, taken / found.space.room_bytes, name)
+    return _Point(speed, cost, taken / GB, taken / found.space.room_bytes, name, found.space.label)
 
 
 def _scale(values: Sequence[float], direction: int) -> list[float]:

@@ -3,8 +3,8 @@ sorting. Several requests (GPUs, numbers of nodes, precisions) are searched at o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import product
 from math import exp, hypot, log
 from typing import Literal, NamedTuple
@@ -36,27 +36,31 @@ Objective = Literal["throughput", "cost", "energy", "time"]
 BEST = 10
 _SEVERAL = ("platform", "hardware", "nodes", "gpus_per_node", "precision")
 """Keys of which a search compares several values: its tables and commands name them, as they do sizes of a layout."""
-_NEAR = 1e-9
+_NEAR = 1e-4
+"""Share of a step from which on a part that is longer is a reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """Limits of a layout; None: no limit. headroom: share of a GPU's memory that stays free of what its device
     shows. cost: of the training, in the currency of its prices. power_w: of all GPUs and hosts at their TDP. days: of
-    the training."""
+    the training. goodput: by which days and cost are counted, of a request; None: that of the terms."""
 
     headroom: float = 0.0
     cost: float | None = None
     power_w: float | None = None
     days: float | None = None
+    goodput: Callable[[Request], float] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """All layouts of one request, predicted. memory_bytes: on the device, of the fullest stage. needed: what
+    """All layouts of one request, predicted. label: GPUs, precision and what else differs between requests, in words.
+    memory_bytes: on the device, of the fullest stage. needed: what
     each takes of days, cost and power_w (Limits). affordable: which keep all limits but that of memory; within: that,
     too. of_a_second: what one second of step time adds to each objective, per token; nan where it is unknown."""
 
+    label: str
     layouts: Layouts
     jobs: Jobs
     time: Prediction
@@ -66,12 +70,6 @@ class Space:
     affordable: NDArray[np.bool_]
     within: NDArray[np.bool_]
     of_a_second: Mapping[str, float]
-
-    @property
-    def label(self) -> str:
-        """Return GPUs and precision in words."""
-        r = self.layouts.request
-        return f"{r.world_size:,} × {r.hardware.name}, {r.precision.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +96,7 @@ class Ratio(NamedTuple):
 class Search:
     """The result of a search. best: at most ten, the best first. of_each: the best of each request. front: those that
     no other beats in all of speed, cost (energy without prices) and memory, the fastest first. unfit: the layout that
-    would be best if memory were no limit, where it is better."""
+    would be best if memory were no limit, where it is better. excluded: why some requests have no layout."""
 
     objective: Objective
     spaces: tuple[Space, ...]
@@ -107,6 +105,7 @@ class Search:
     ratios: tuple[Ratio, ...]
     front: tuple[Found, ...]
     unfit: Found | None
+    excluded: tuple[Problem, ...]
 
 
 def requests_of(overrides: Sequence[str]) -> list[Request]:
@@ -158,24 +157,42 @@ def search(
     """Return the best layouts of `requests`, of which each has sizes and batch as it was typed, all else open.
     ConfigError: no layout is valid or within the limits, or the objective needs a price that is missing."""
     kept = limits or Limits()
-    spaces = tuple(_space(request, terms, kept, parameters) for request in requests)
+    named = zip(_labels(requests), requests, strict=True)
+    spaces = tuple(_space(label, request, terms, kept, parameters) for label, request in named)
     if missing := [space for space in spaces if not np.isfinite(space.of_a_second[objective])]:
         names = [space.layouts.request.hardware.name for space in missing]
         raise ConfigError(*(_unknown(name, objective) for name in dict.fromkeys(names)))
-    if not any(space.within.any() for space in spaces):
-        raise ConfigError(*(_nothing_within(space, kept, terms) for space in spaces))
-    places = _sorted([(space, np.flatnonzero(space.within)) for space in spaces], objective)
-    first = places[0]
-    best = tuple(_found(*place, objective, first, parameters) for place in places[:BEST])
-    each = tuple(
-        _found(*_sorted([(space, np.flatnonzero(space.within))], objective)[0], objective, first, parameters)
-        for space in spaces
-        if space.within.any()
+    excluded = tuple(_nothing_within(space, kept, terms) for space in spaces if not space.within.any())
+    if len(excluded) == len(spaces):
+        raise ConfigError(*excluded)
+    candidates = [(space, np.flatnonzero(space.within)) for space in spaces if space.within.any()]
+    places = _sorted(candidates, objective)
+
+    def found(place: _Place) -> Found:
+        return _found(*place, objective, places[0], parameters)
+
+    best, each = map(found, places[:BEST]), [found(_sorted([one], objective)[0]) for one in candidates]
+    unfit = _unfit(spaces, objective, places[0])
+    return Search(
+        objective=objective,
+        spaces=spaces,
+        best=(first := next(best), *best),
+        of_each=tuple(each),
+        ratios=tuple(_ratio(one, first, objective) for one in each if one.space is not first.space),
+        front=tuple(map(found, _front(spaces, terms))),
+        unfit=None if unfit is None else found(unfit),
+        excluded=excluded,
     )
-    front = tuple(_found(*place, objective, first, parameters) for place in _front(spaces, terms))
-    unfit = _unfit(spaces, objective, first, parameters)
-    ratios = tuple(_ratio(one, best[0], objective) for one in each if one.space is not best[0].space)
-    return Search(objective=objective, spaces=spaces, best=best, of_each=each, ratios=ratios, front=front, unfit=unfit)
+
+
+def _labels(requests: Sequence[Request]) -> list[str]:
+    """Return GPUs and precision of each request in words, and the sizes typed that are not those of all."""
+    sizes = [{**asdict(r.layout), "micro_batch_size": r.training.micro_batch_size} for r in requests]
+    differ = [name for name in sizes[0] if len({one[name] for one in sizes}) > 1]
+    typed = ["".join(f", {name} {own[name]}" for name in differ) for own in sizes]
+    return [
+        f"{r.world_size:,} × {r.hardware.name}, {r.precision.name}{own}" for r, own in zip(requests, typed, strict=True)
+    ]
 
 
 def jobs_of_layouts(layouts: Layouts) -> Jobs:
@@ -211,7 +228,7 @@ def _processors(layouts: Layouts) -> dict[str, Numbers]:
     return dict.fromkeys(("peak_flops", "peak_bf16_flops"), np.array(rates, dtype=float)[where])
 
 
-def _space(request: Request, terms: Terms, limits: Limits, parameters: Parameters | None) -> Space:
+def _space(label: str, request: Request, terms: Terms, limits: Limits, parameters: Parameters | None) -> Space:
     """Return all layouts of a request with their predictions."""
     layouts = layouts_of(request)
     jobs = jobs_of_layouts(layouts)
@@ -228,7 +245,8 @@ def _space(request: Request, terms: Terms, limits: Limits, parameters: Parameter
         "cost": np.nan if price is None else gpu_hours * price,
         "energy": power / tokens,
     }
-    per_token = time.step_time_s * terms.tokens / terms.goodput
+    goodput = limits.goodput(request) if limits.goodput else terms.goodput
+    per_token = time.step_time_s * terms.tokens / goodput
     needed = {
         "days": per_token * of_a_second["time"] / 86400,
         "cost": per_token * of_a_second["cost"],
@@ -241,6 +259,7 @@ def _space(request: Request, terms: Terms, limits: Limits, parameters: Parameter
                 raise ConfigError(_unknown(device.name, "energy" if name == "power_w" else name))
             affordable &= each <= most
     return Space(
+        label=label,
         layouts=layouts,
         jobs=jobs,
         time=time,
@@ -293,11 +312,12 @@ def _behind(space: Space, index: int, first: _Place, objective: Objective) -> st
     share = _score(space, index, objective) / _score(*first, objective) - 1
     if space is first[0] and index == first[1]:
         return ""
-    if space is not first[0]:
+    if space is not first[0] or share < 0:
         return f"{100 * share:+.1f} %"
     mine, theirs = space.time.parts.of(index), first[0].time.parts.of(first[1])
     longer = sorted(((mine[name] - theirs[name], name) for name in PARTS), reverse=True)
-    parts = [f"{name} {seconds:+.3g} s" for seconds, name in longer[:2] if seconds > _NEAR]
+    near = _NEAR * float(space.time.step_time_s[index])
+    parts = [f"{name} {seconds:+.3g} s" for seconds, name in longer[:2] if seconds > near]
     if not parts:
         return f"{100 * share:+.1f} %: {(space.memory_bytes[index] - space.memory_bytes[first[1]]) / GB:+.1f} GB"
     return f"{100 * share:+.1f} %: {', '.join(parts)}"
@@ -327,13 +347,13 @@ def _beats(other: tuple[float, float, float, _Place], one: tuple[float, float, f
     return other[:3] != one[:3] and all(theirs <= mine for theirs, mine in zip(other[:3], one[:3], strict=True))
 
 
-def _unfit(spaces: Sequence[Space], objective: Objective, first: _Place, parameters: Parameters | None) -> Found | None:
+def _unfit(spaces: Sequence[Space], objective: Objective, first: _Place) -> _Place | None:
     """Return the best of what only memory excludes, where it is better than the best."""
     excluded = [(space, np.flatnonzero(space.affordable & (space.memory_bytes > space.room_bytes))) for space in spaces]
     places = _sorted(excluded, objective, 1)
     if not places or _score(*places[0], objective) >= _score(*first, objective):
         return None
-    return _found(*places[0], objective, first, parameters)
+    return places[0]
 
 
 def _ratio(one: Found, best: Found, objective: Objective) -> Ratio:
@@ -343,7 +363,10 @@ def _ratio(one: Found, best: Found, objective: Objective) -> Ratio:
         low, high = (float(end[found.index]) for end in (found.space.time.low_95_s, found.space.time.high_95_s))
         halves.append(log(high / low) / 2)
     known = with_interval(one.score / best.score, hypot(*halves))
-    return Ratio(one.space.label, changed(known, note=f"of the {objective} of a token; {known.note}"))
+    return Ratio(one.space.label, changed(known, note=f"{_TAKEN[objective]} of a token; {known.note}"))
+
+
+_TAKEN: Mapping[Objective, str] = {"throughput": "GPU time", "time": "time", "cost": "cost", "energy": "energy"}
 
 
 def with_interval(ratio: float, half: float) -> Quantity:

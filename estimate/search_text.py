@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from shlex import join
 from typing import Any
 
+from conf.errors import listed
 from conf.resolve import Experiment
 from estimate.jobs import GB
 from estimate.layouts import command
@@ -18,6 +19,7 @@ _RUN = 3
 _SURE = 0.05
 """Share of a GPU's memory that must be free for a layout to fit for sure (docs/guide/estimate.md, "How wrong")."""
 _FRONT = 12
+_NOTHING = 1e-6
 
 
 def lines(result: Search, terms: Terms, typed: Sequence[str]) -> Iterator[str]:
@@ -33,10 +35,12 @@ def lines(result: Search, terms: Terms, typed: Sequence[str]) -> Iterator[str]:
     yield from (_row(_cells(n, found, several)) for n, found in enumerate(result.best, 1))
     if result.unfit is not None:
         taken, room = result.unfit.space.memory_bytes[result.unfit.index], result.unfit.space.room_bytes
-        layout = result.unfit.estimate.experiment.layout
+        how = _how(result.unfit.estimate.experiment)
         needs = f"{taken / GB:,.0f} GB of {room / GB:,.0f}"
-        yield f"faster but too large: {layout} of {result.unfit.space.label} ({result.unfit.behind}) needs {needs}"
-    yield from ("", "the parts of a step, s", *_parts(result.best[:_RUN]))
+        better = "faster" if result.objective in ("throughput", "time") else "better"
+        yield f"{better} but too large: {how} of {result.unfit.space.label} ({result.unfit.behind}) needs {needs}"
+    columns = "".join(f"{f'{n}.':>10}" for n, _ in _numbered(result))
+    yield from ("", f"{'the parts of a step, s':<22}{columns}", *_parts(result.best[:_RUN]))
     if several:
         yield from ("", "the best of each", _row(_HEAD))
         yield from (_row(_cells(n, found, True)) for n, found in enumerate(result.of_each, 1))
@@ -56,17 +60,36 @@ def nearly_full(best: Found) -> Iterator[str]:
         yield f"memory is nearly full: {needs}; {less}"
 
 
-def to_json(result: Search, typed: Sequence[str]) -> dict[str, Any]:
-    """Return a search as plain data: each layout with its figures, parts and command."""
+def excluded(result: Search) -> list[str]:
+    """Return why some candidates have no layout."""
+    return [f"{one.what}: {one.found or 'it has'} {one.allowed}" for one in result.excluded]
+
+
+def few_stages(result: Search) -> Iterator[str]:
+    """Yield of whose layers no pipeline of usual length is made, which vendors' recipes cut by hand."""
+    for layouts in (space.layouts for space in result.spaces):
+        r, tried = layouts.request, sorted({*layouts.pp.tolist()})
+        usual = range(4, min(32, r.world_size, r.model.num_layers) + 1)
+        typed = r.layout.pipeline_model_parallel_size
+        if usual and typed is None and not any(size in usual for size in tried):
+            what = (
+                f"{r.model.num_layers} layers make a pipeline of {listed([*map(str, tried)])} stages here, and no other"
+            )
+            yield f"{what}: layouts by hand are not searched (method=max_performance has those of vendors' recipes)"
+
+
+def to_json(result: Search, terms: Terms, typed: Sequence[str]) -> dict[str, Any]:
+    """Return a search as plain data: each layout with its figures, bill, parts and command."""
     spaces = [
         {"gpus": space.label, "valid": len(space.layouts), "within": int(space.within.sum())} for space in result.spaces
     ]
     ratios = [{"gpus": label, "ratio": ratio.to_json()} for label, ratio in result.ratios]
     named = {"best": result.best, "best_of_each": result.of_each, "front": result.front}
-    found = {name: [_object(one, typed) for one in several] for name, several in named.items()}
-    too_large = _object(result.unfit, typed) if result.unfit else None
+    found = {name: [_object(one, terms, typed) for one in several] for name, several in named.items()}
+    too_large = _object(result.unfit, terms, typed) if result.unfit else None
     return {
         "objective": result.objective,
+        "tokens": terms.tokens,
         "spaces": spaces,
         **found,
         "faster_but_too_large": too_large,
@@ -74,14 +97,17 @@ def to_json(result: Search, typed: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _object(found: Found, typed: Sequence[str]) -> dict[str, Any]:
+def _object(found: Found, terms: Terms, typed: Sequence[str]) -> dict[str, Any]:
     e = found.estimate.experiment
     return {
         "gpus": found.space.label,
         "layout": str(e.layout),
+        "micro_batch_size": e.training.micro_batch_size,
+        "recompute": _recomputed(e),
         "overrides": list(command(e)),
         "command": _command(e, typed),
         "figures": {name: quantity.to_json() for name, quantity in found.estimate.figures.items()},
+        "bill": {name: quantity.to_json() for name, quantity in bill(found.estimate.option, terms).items()},
         "parts_s": dict(found.parts),
         "behind": found.behind,
     }
@@ -97,6 +123,10 @@ _WIDTHS = (4, 30, 5, 11, 26, 14, 11, 0)
 
 def _recomputed(e: Experiment) -> str:
     return e.training.recompute_granularity or "none"
+
+
+def _how(e: Experiment) -> str:
+    return f"{e.layout}, micro-batch {e.training.micro_batch_size}, recompute {_recomputed(e)}"
 
 
 def _row(cells: Sequence[str]) -> str:
@@ -133,10 +163,10 @@ def not_decided(ratio: Quantity) -> str:
 
 
 def _parts(found: Sequence[Found]) -> Iterator[str]:
-    """Yield the parts of the first layouts beside each other; those that all lack are left out."""
+    """Yield the parts of the first layouts beside each other; those that are nothing of a step of any are left out."""
     for name in found[0].parts:
-        if any(one.parts[name] for one in found):
-            yield f"{name:<20}" + "".join(f"{shown(one.parts[name], 3):>10}" for one in found)
+        if any(one.parts[name] > _NOTHING * sum(one.parts.values()) for one in found):
+            yield f"{name:<22}" + "".join(f"{shown(one.parts[name], 3):>10}" for one in found)
 
 
 def _front(result: Search, terms: Terms) -> Iterator[str]:
@@ -152,8 +182,7 @@ def _front(result: Search, terms: Terms) -> Iterator[str]:
         taken = found.space.memory_bytes[found.index] / GB
         cost = f"{money} for {terms.tokens:g} tokens"
         e = found.estimate.experiment
-        how = f"{e.layout}, micro-batch {e.training.micro_batch_size}, recompute {_recomputed(e)}"
-        yield f"{how:<54} {speed:>9} tokens/s/GPU {taken:>7,.1f} GB  {cost}; {found.space.label}"
+        yield f"{_how(e):<54} {speed:>9} tokens/s/GPU {taken:>7,.1f} GB  {cost}; {found.space.label}"
 
 
 def _command(e: Experiment, typed: Sequence[str]) -> str:

@@ -3,7 +3,7 @@ failures and checkpoints leave of its speed, the bill, and how both go on with m
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import exp, expm1, sqrt
@@ -17,10 +17,11 @@ from conf.check import divisors
 from conf.errors import blamed
 from conf.mlperf import benchmarks
 from conf.resolve import Experiment
+from conf.schema import Request
 from conf.shapes import count
 from conf.vocabulary import read_yaml
 from estimate.experiment import columns_of
-from estimate.figures import Estimate, gpus_of
+from estimate.figures import Estimate, duration, gpus_of
 from estimate.fitted import Parameters
 from estimate.jobs import GB, Jobs
 from estimate.predict import predict
@@ -129,7 +130,7 @@ def checkpoints(state_bytes: float, gpus: int, known: Assumptions | None = None)
     return Checkpoints(mtbf_s, save_s, interval_s, goodput)
 
 
-def state_bytes(e: Experiment) -> float:
+def state_bytes(e: Experiment | Request) -> float:
     """Return the bytes of a checkpoint, each parameter and state once."""
     parts = count(e.model)
     half = e.precision.params_dtype == "bfloat16"
@@ -142,28 +143,31 @@ def plans(found: Search, terms: Terms) -> tuple[Plan, ...]:
     return tuple(plan_of(one.estimate, terms) for one in sorted(found.of_each, key=lambda one: one.score))
 
 
-def without_layout(found: Search) -> list[str]:
-    """Return which candidates have no plan, since none of their layouts keeps the limits."""
-    return [
-        f"no plan of {space.label}: none of {len(space.layouts):,} valid layouts fits and keeps the limits"
-        for space in found.spaces
-        if not space.within.any()
-    ]
+def goodput_of(terms: Terms) -> Callable[[Request], float]:
+    """Return what gives the share of a training's time that makes progress: the user's own, or what failures leave."""
+    if terms.own_goodput:
+        return lambda _: terms.goodput
+    return lambda request: _saved(request, request.world_size).goodput
+
+
+def _saved(of: Experiment | Request, world_size: int) -> Checkpoints:
+    return checkpoints(state_bytes(of), world_size // of.hardware.devices_per_package)
 
 
 def plan_of(estimate: Estimate, terms: Terms) -> Plan:
     """Return the training of one prediction."""
     e = estimate.experiment
-    saved = checkpoints(state_bytes(e), e.layout.world_size)
+    saved = _saved(e, e.layout.world_size)
     goodput = terms.goodput if terms.own_goodput else saved.goodput
     table, made = assumptions().embodied, terms.embodied_kg_per_gpu_hour
     board_kg = table.board_kg_per_gpu.get(e.hardware.name) if made is None else None
+    hours = terms.working_hours or hours_at_work(table.years, 1.0)
     if board_kg is not None:
-        made = (board_kg + table.host_kg_per_gpu) / hours_at_work(table.years, 1.0)
+        made = (board_kg + table.host_kg_per_gpu) / hours
     figures = dict(bill(estimate.option, replace(terms, goodput=goodput, embodied_kg_per_gpu_hour=made)))
     if board_kg is not None and "carbon_embodied_t" in figures:
         said = f"{board_kg:g} kg of a GPU with its board, published, and {table.host_kg_per_gpu:g} of its host, assumed"
-        note = f"{said}, over {table.years:g} years (estimate/training_plan.yaml)"
+        note = f"{said}, over {shown(hours)} hours at work (estimate/training_plan.yaml)"
         figures["carbon_embodied_t"] = msgspec.structs.replace(figures["carbon_embodied_t"], note=note)
     return Plan(estimate=estimate, checkpoints=saved, figures=figures, to_target=_to_target(estimate, goodput))
 
@@ -179,7 +183,8 @@ def _to_target(estimate: Estimate, goodput: float) -> Quantity:
     known = one.samples_to_target if one else {}
     nearest = min(known, key=lambda size: abs(np.log(size / batch)), default=0)
     if one and 0.5 <= nearest / batch <= 2:
-        note = f"to {one.target}, {known[nearest]:,} samples as runs of MLPerf took at batch {nearest:,}; {one.dataset}"
+        took = f"{known[nearest]:,} samples as runs of MLPerf took at batch {nearest:,}, without evaluations"
+        note = f"{one.model}: to {one.target}, {took}; {one.dataset}"
         return speed.under(known[nearest] * length / goodput / e.layout.world_size / 86400, "days", note)
     if one and known:
         batches = f"{min(known):,} to {max(known):,}" if len(known) > 1 else f"{nearest:,}"
@@ -211,22 +216,24 @@ def scaling(
     batches = batch * factors if weak else np.full(len(times), float(batch))
     grown = {"data_parallel_size": layout.data_parallel_size * factors, "global_batch_size": batches}
     jobs = Jobs(**{name: np.asarray(value) for name, value in columns.items()} | grown)
-    seconds, bytes_ = predict(jobs, parameters).step_time_s, state_bytes(e)
+    seconds = predict(jobs, parameters).step_time_s
     return tuple(
-        _point(e, n, (float(size), float(s)), bytes_, goodput)
-        for n, size, s in zip(times, batches, seconds, strict=True)
+        _point(e, n, (float(size), float(s)), goodput) for n, size, s in zip(times, batches, seconds, strict=True)
     )
 
 
-def _point(e: Experiment, times: int, work: tuple[float, float], bytes_: float, own: float | None) -> Point:
+def _point(e: Experiment, times: int, work: tuple[float, float], own: float | None) -> Point:
     """Return the point of `times` as many GPUs. work: sequences of a step, and its seconds."""
     batch, seconds = work
     gpus = e.layout.world_size * times
     speed = batch * e.training.seq_length / seconds / gpus
-    return Point(gpus, speed, checkpoints(bytes_, gpus).goodput if own is None else own, int(batch))
+    return Point(gpus, speed, _saved(e, gpus).goodput if own is None else own, int(batch))
 
 
-_FIGURES = ("gpu_hours", "days", "total", "energy_mwh", "carbon_t", "carbon_embodied_t", "carbon_total_t")
+_FIGURES = (
+    *("gpu_hours", "days", "price", "electricity", "total", "energy_mwh"),
+    *("carbon_t", "carbon_embodied_t", "carbon_total_t"),
+)
 _COLUMN = 24
 
 
@@ -267,8 +274,8 @@ def _own_goodput(terms: Terms) -> float | None:
 def _goodput(saved: Checkpoints, terms: Terms) -> str:
     if terms.own_goodput:
         return f"{100 * terms.goodput:g} % as given"
-    every = f"a failure every {shown(saved.mtbf_s / _HOUR_S, 3)} h, a checkpoint of {shown(saved.save_s, 3)} s"
-    return f"{100 * saved.goodput:.1f} %: {every} every {shown(saved.interval_s / 60, 3)} min"
+    every = f"a failure every {duration(saved.mtbf_s)}, a checkpoint of {duration(saved.save_s)}"
+    return f"{100 * saved.goodput:.1f} %: {every} every {duration(saved.interval_s)}"
 
 
 def _sources() -> Iterator[str]:

@@ -138,7 +138,7 @@ class Terms:
     of a kWh, in the currency of `prices`; None: no electricity is added, as in most rents. host_share: what hosts and
     network draw beside the GPUs, as a share of the GPUs' power. pue: power usage effectiveness of the building.
     carbon: gCO2e/kWh. embodied_kg_per_gpu_hour: CO2 of making one GPU with its share of the host, spread over the hours
-    that it will work.
+    that it will work. working_hours: those hours as the user states them.
     machines: what devices were measured to achieve."""
 
     tokens: float
@@ -150,6 +150,7 @@ class Terms:
     own_goodput: bool = False
     carbon: Quantity = NO_CARBON
     embodied_kg_per_gpu_hour: float | None = None
+    working_hours: float | None = None
     machines: tuple[Machine, ...] = ()
 
 
@@ -179,7 +180,9 @@ def bill(option: Option, terms: Terms) -> Bill:
     speed = option.tokens_per_s_per_gpu
     if gpus := option.gpus:
         days = speed.under(working_s / 86400 / gpus, "days")
-        days = days.times(1, "days", "computed", f"on {gpus} GPU{'s' if gpus > 1 else ''}")
+        packages = gpus // option.devices_per_package
+        on = f"on {packages:,} GPU{'s' if packages > 1 else ''}{f' ({gpus:,} dies)' if gpus > packages else ''}"
+        days = days.times(1, "days", "computed", on)
     else:
         days = Quantity(None, "days", speed.source, note="number of GPUs unknown")
     return {

@@ -278,9 +278,9 @@ def terms_of(arguments: Arguments, runs: Sequence[Run]) -> Terms:
         problems.append(Problem("capex", what, hint="power_price=0.09; 0 to leave it out"))
     if problems:
         raise InputError(*problems)
-    embodied_kg = arguments["embodied_kg"]
+    embodied_kg, hours = arguments["embodied_kg"], hours_at_work(arguments["years"], arguments["utilisation"])
     if embodied_kg is not None:
-        embodied_kg /= hours_at_work(arguments["years"], arguments["utilisation"])
+        embodied_kg /= hours
     plain = {name: arguments[name] for name in ("tokens", "pue", "host_share", "carbon")}
     own = arguments["goodput"]
     goodput = {} if own is None else {"goodput": own, "own_goodput": True}
@@ -288,7 +288,15 @@ def terms_of(arguments: Arguments, runs: Sequence[Run]) -> Terms:
     if power.unit not in ("", f"{prices.currency}/kWh"):
         what = "another currency than the prices'"
         raise InputError(Problem("power_price", what, power.unit, f"{prices.currency}/kWh"))
-    return Terms(prices=prices, embodied_kg_per_gpu_hour=embodied_kg, power_price=power.value, **plain, **goodput)
+    stated = hours if {"years", "utilisation"} & arguments.typed else None
+    return Terms(
+        prices=prices,
+        embodied_kg_per_gpu_hour=embodied_kg,
+        working_hours=stated,
+        power_price=power.value,
+        **plain,
+        **goodput,
+    )
 
 
 def _prices(arguments: Arguments, runs: Sequence[Run]) -> Prices:

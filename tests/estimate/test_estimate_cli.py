@@ -205,6 +205,30 @@ def test_bad_input_is_a_message_and_2(words: list[str], message: str, capsys: py
     assert "Traceback" not in error
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["search", "llama31_70b"], "llama31_70b: is not KEY=VALUE"),
+        (["plan", "llama31_70b", "hardware=h100"], "llama31_70b: is not KEY=VALUE"),
+        (["long_context", "llama31_70b"], "llama31_70b: is not KEY=VALUE"),
+        (["long_context", "layout=cp16"], "compares two of its own"),
+        (["long_context", "nodes=1", "gpus_per_node=1"], "one GPU has nothing to split a sequence over"),
+        (["long_context", "nodes=3"], "TP8 PP3: llama31_8b has 16 layers, which PP 3 does not divide"),
+        (["long_context", "nodes=3"], "CP24: must divide by 2 × CP 24 = 48"),
+        (["search", *CASE, "most_day=3"], "did you mean most_days?"),
+        (["search", *CASE, "nodes=125", "-o", "o.json"], "is not named as a page"),
+        (["search", "model=llama31_70b", "hardware=h100", "nodes=125"], "training.global_batch_size=125"),
+        (["search", *CASE, "training.recompute_method=block"], "a search recomputes every layer or none"),
+        (["plan", *CASE, "tokens=1T", "most_days=1"], "at least "),
+    ],
+)
+def test_bad_input_of_the_commands_behind_it_is_a_message_and_2(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    assert message in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("words", [["rows", "a.csv"], ["fit"], ["calibrate", "runs"], ["search", *CASE]])
 def test_a_file_is_written_to_a_folder_that_is_there(
     words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]

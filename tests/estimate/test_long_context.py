@@ -64,11 +64,12 @@ def test_the_volumes_are_those_of_their_papers() -> None:
 
 
 def test_training_sends_again_what_gradients_are_made_of() -> None:
-    """10 collectives of hidden states a layer with sequence parallelism; ranks of CP share the gradients of a step."""
+    """10 collectives of hidden states a layer with sequence parallelism, and those between two stages
+    once; ranks of CP share the gradients of a step."""
     s, h, layers, batch = 100_000, 4096, 16, 16
     split, ring, _ = schemes(shipped(), None, "training")
     tensor = 10 * 2 * s * h * 7 / 8 * layers / 2
-    assert split.sent_bytes[0] == pytest.approx(batch * (tensor + 2 * 2 * s * h / 8))
+    assert split.sent_bytes[0] == pytest.approx(batch * (tensor + 2 * s * h / 8))
     keys_and_values = batch * layers * 3 * 2 * (2 * 8 * 128) * s / 16 * 15
     assert ring.sent_bytes[0] == pytest.approx(keys_and_values + (4 + 2) * count(shipped().model).total * 15 / 16)
 

@@ -14,7 +14,7 @@ from conf.errors import ConfigError
 from conf.threads import cores_here
 from estimate.figures import estimate
 from estimate.search import Limits, Objective, Search, requests_of, search
-from estimate.search_text import lines, nearly_full, to_json
+from estimate.search_text import excluded, few_stages, lines, nearly_full, to_json
 from metrics.bill import Terms, bill
 from metrics.quantity import shown
 from metrics.terms import read_prices
@@ -166,7 +166,31 @@ def test_what_another_limit_excludes_is_not_too_large_alone() -> None:
     found = result(*words, limits=Limits(power_w=7000))
     assert found.unfit is not None and "h100" in found.unfit.space.label
     assert "faster but too large" in "\n".join(lines(found, TERMS, words))
-    assert to_json(found, words)["faster_but_too_large"]["gpus"] == found.unfit.space.label
+    assert to_json(found, TERMS, words)["faster_but_too_large"]["gpus"] == found.unfit.space.label
+
+
+def test_candidates_are_told_apart_and_those_without_a_layout_said_why() -> None:
+    found = result("model=llama31_70b", "hardware=h100,mi355x", "nodes=1", "layout.tensor_model_parallel_size=4,8")
+    text = "\n".join(lines(found, TERMS, ()))
+    assert "8 × mi355x, bf16, tensor_model_parallel_size 8" in text
+    assert "8 × mi355x, bf16, tensor_model_parallel_size 4" in text
+    assert len(excluded(found)) == 2
+    assert all("fits: the smallest" in one and one.endswith("85 GB") for one in excluded(found))
+
+
+def test_layers_that_make_no_pipeline_are_said() -> None:
+    words = ("model=deepseek_v3", "hardware=b200", "nodes=16", "training.seq_length=4096", "precision=fp8")
+    (text,) = few_stages(result(*words))
+    assert text.startswith("61 layers make a pipeline of 1, 2 stages here")
+    assert not [*few_stages(result(*BOTH))]
+
+
+def test_each_layout_of_the_json_has_what_it_was_chosen_by() -> None:
+    found = result(*BOTH, objective="cost")
+    said = to_json(found, TERMS, BOTH)
+    costs = [one["bill"]["total"]["value"] for one in said["best"]]
+    assert costs == sorted(costs) and said["tokens"] == TERMS.tokens
+    assert {"micro_batch_size", "recompute"} <= said["best"][0].keys()
 
 
 def test_a_vendors_recipe_is_no_layout_that_a_search_finds() -> None:
@@ -216,7 +240,7 @@ def test_the_text_has_the_best_the_front_and_commands_that_launch_takes() -> Non
     e = load_experiment(*command.removeprefix("1. tprimat launch ").split())
     assert str(e.layout) == str(found.best[0].estimate.experiment.layout)
     assert e.hardware == found.best[0].estimate.experiment.hardware
-    assert to_json(found, BOTH)["best"][0]["command"] in command
+    assert to_json(found, TERMS, BOTH)["best"][0]["command"] in command
 
 
 @pytest.mark.parametrize(("ends", "decided"), [((0.8, 1.6), False), ((1.1, 1.6), True)])

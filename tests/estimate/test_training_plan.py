@@ -12,8 +12,19 @@ import pytest
 from conf import load_experiment
 from estimate.cli import main
 from estimate.figures import estimate
-from estimate.search import requests_of, search
-from estimate.training_plan import MOST_GPUS, Plan, assumptions, checkpoints, lines, plan_of, plans, scaling, to_json
+from estimate.search import Limits, requests_of, search
+from estimate.training_plan import (
+    MOST_GPUS,
+    Plan,
+    assumptions,
+    checkpoints,
+    goodput_of,
+    lines,
+    plan_of,
+    plans,
+    scaling,
+    to_json,
+)
 from metrics.bill import Terms, bill
 from metrics.terms import intensity, read_prices
 from tests.estimate.jobs import interval_of, value_of
@@ -133,7 +144,28 @@ def test_plans_of_several_candidates_and_their_text() -> None:
 
 def test_a_candidate_without_a_layout_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "model=llama31_70b", "hardware=h100,b300", "nodes=1"]) == 0
-    assert "no plan of 8 × h100, bf16: none of" in capsys.readouterr().out
+    assert "on 8 × h100, bf16 fits: the smallest, " in capsys.readouterr().out
+
+
+def test_a_limit_is_kept_with_the_goodput_that_failures_leave() -> None:
+    requests = requests_of(("model=llama31_70b", "hardware=mi300x", "nodes=8"))
+    days = value_of(plans(search(requests, TERMS), TERMS)[0].figures["days"])
+    for share, is_kept in ((1.0001, True), (0.9999, False)):
+        (space,) = search(requests, TERMS, Limits(goodput=goodput_of(TERMS))).spaces
+        assert bool((space.needed["days"][space.within] <= days * share).any()) == is_kept
+
+
+def test_embodied_carbon_is_spread_over_the_hours_that_the_user_states() -> None:
+    hours = replace(TERMS, working_hours=8760.0)
+    usual, own = (value_of(plan_of(small().estimate, terms).figures["carbon_embodied_t"]) for terms in (TERMS, hours))
+    assert own == pytest.approx(4 * usual)
+
+
+def test_failures_and_days_are_of_packages() -> None:
+    """Software sees each of the two dies of an MI250X as a GPU."""
+    plan = planned("model=llama31_8b", "platform=amd", "hardware=mi250x", "layout=data_parallel")
+    assert plan.checkpoints.mtbf_s == small().checkpoints.mtbf_s * 2
+    assert plan.figures["days"].note == "on 4 GPUs (8 dies)"
 
 
 def test_a_batch_is_scaled_over_all_gpus_that_divide_it() -> None:
