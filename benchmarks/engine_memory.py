@@ -1,12 +1,12 @@
-"""Compare the bytes that torch allocates in the embedded engine on this CPU with the prediction, at fifteen layouts.
+"""Compare the bytes that torch allocates in the embedded engine on this CPU with the prediction, at seventeen layouts.
 
-    .venv/bin/python benchmarks/engine_memory.py              all, about eight minutes on two cores
+    .venv/bin/python benchmarks/engine_memory.py              all, about nine minutes on two cores
     .venv/bin/python benchmarks/engine_memory.py TP2 PP2      some, by name
 
 Each rank builds its model and takes two steps under torch's profiler, whose memory events state what the CPU allocator
 gives out and takes back; what gloo's threads take back it does not see before the address is given out again, so that a
 measured peak may be a few percent too large. The prediction is estimate.memory of the
-same sizes: attention is torch's flash kernel on the CPU, and no operation is fused."""
+same sizes: attention is torch's flash kernel on the CPU, or Megatron's own, and no operation is fused."""
 
 from __future__ import annotations
 
@@ -70,6 +70,8 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "experts": EXPERTS,
     "EP2": EP,
     "EP2xPP2": {**EP, **PP},
+    "unfused": {"attention_backend": "unfused"},
+    "unfused, long": {"attention_backend": "unfused", "seq_length": 512},
 }
 
 
@@ -118,6 +120,7 @@ def predicted(settings: dict[str, Any]) -> tuple[float, float]:
     own = {"dense_layers": dense, "vocabulary": settings["padded_vocab_size"], "gated": 1}
     own |= {"tied": not settings["untie_embeddings_and_output_weights"], "recompute_layers": full, "optimizer_bytes": 8}
     own |= {"distributed_optimizer": settings["use_distributed_optimizer"], "gradient_bytes": 4, "precision": "fp32"}
+    own |= {"unfused_attention": settings["attention_backend"] == "unfused"}
     own |= {"hardware": "cpu", "stack": "megatron", "trained": "pretraining"}
     found = memory(Jobs(**kept | {name: np.array(value) for name, value in own.items()})).allocated[:, 0]
     return float(found[0]), float(found[-1])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import isnan, nan
 
 from conf.errors import ConfigError, Problem, listed
+from conf.recipes import Recipe
 from conf.resolve import Experiment
+from conf.schema import IDENTICAL as IDENTICAL_METHOD
 from conf.threads import useful_threads_of
 from estimate.cells import Again, named
 from estimate.host import columns_of_host
@@ -21,6 +23,7 @@ from estimate.jobs import (
     unknown_rates,
 )
 from estimate.switches import (
+    IDENTICAL,
     UNKNOWN,
     again,
     kept_in_less,
@@ -42,7 +45,7 @@ def columns_of(e: Experiment, timed: bool = True) -> dict[str, Column]:
     machine = columns_of_hardware(e.hardware, precision)
     if timed and e.hardware.name == "cpu":
         machine |= columns_of_host(e.gpus_per_node, useful_threads_of(e))
-    elif timed and (problems := [*_unknown(e, machine, precision)]):
+    elif timed and (problems := [*_unknown(e, machine, precision), *_in_tf32(e)]):
         raise ConfigError(*problems)
     if e.nodes > 1:
         machine = on_smaller_nodes(machine, e.gpus_per_node)
@@ -71,9 +74,24 @@ def columns_of(e: Experiment, timed: bool = True) -> dict[str, Column]:
         **{f"again_{name}": float(name in redone.modules) for name in RECOMPUTED},
         "stops_early": float(named(stack, "recomputation_stops_early")),
         "offloaded_layers": (recipe.stated("cpu_offloading_num_layers") or 0) if recipe and offloads else 0,
-        **(switches(recipe) if recipe else UNKNOWN),
+        **unstated(e.method, stack, e.hardware.name),
+        **(switches(recipe) if recipe else {}),
+        "unfused_attention": float(e.training.attention == "unfused"),
+        "overlapped_data": float(bool(e.training.overlap_grad_reduce) if recipe is None else _overlaps(recipe)),
         "stack": f"{stack}-{e.framework.release}" if e.framework.release and not e.framework.backend else stack,
     }
+
+
+def unstated(method: str | None, stack: str, hardware: str) -> Mapping[str, float]:
+    """Return the optional columns of Jobs of a stack where neither its recipe nor what ran states them."""
+    if method != IDENTICAL_METHOD or not named(stack, "megatron_modules"):
+        return UNKNOWN
+    return IDENTICAL if hardware != "cpu" else {**UNKNOWN, "fp32_logits": IDENTICAL["fp32_logits"]}
+
+
+def _overlaps(recipe: Recipe) -> bool:
+    """Return whether a recipe hides the exchange between replicas: the presets of all vendors do where it is silent."""
+    return recipe.stated("overlap_grad_reduce") is not False
 
 
 def precision_of(e: Experiment) -> str:
@@ -105,6 +123,14 @@ def _layout(e: Experiment) -> dict[str, Column]:
     sizes["data_parallel_replicas"] = e.layout.data_parallel_replicas if e.layout.data_parallel_shards > 1 else 1
     split = {"expert_tensor_parallel_size": e.sizes().expert_tp, "sequence_parallel": float(e.layout.sequence_parallel)}
     return {**sizes, **split}
+
+
+def _in_tf32(e: Experiment) -> Iterator[Problem]:
+    """Yield that fp32 is not what it is called: TransformerEngine multiplies it in TF32 on NVIDIA's GPUs
+    (transformer_engine/common/gemm/cublaslt_gemm.cu, CUBLAS_COMPUTE_32F_FAST_TF32)."""
+    if e.hardware.vendor == "nvidia" and precision_of(e) == "fp32" and named(e.framework.name, "tf32_for_fp32"):
+        what = "TransformerEngine multiplies fp32 in TF32, of which no run is known that anybody measured"
+        yield Problem("precision", what, e.precision.name, "bf16, fp8, mxfp8", "precision=bf16, or framework=megatron")
 
 
 def _unknown(e: Experiment, machine: dict[str, Column], precision: str) -> Iterator[Problem]:

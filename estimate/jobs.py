@@ -53,7 +53,10 @@ class Jobs:
     heads for some tokens of all (cp_comm_type a2a), no keys and values around a ring. packed_tokens: of the samples
     that share a sequence, at whose ends attention stops; 0 where it spans the sequence. fp8_activations: what an
     activation function needs backward is kept in fp8 (activation_func_fp8_input_store). uncompiled: without
-    torch.compile; fp8_by_rows: float8 has a scale for each row, both of TorchTitan.
+    torch.compile; fp8_by_rows: float8 has a scale for each row, both of TorchTitan. unfused_attention: products and
+    softmax one by one. fp32_logits: the loss copies the logits into fp32 (Megatron-Core's own), where
+    TransformerEngine's writes over them. overlapped_data: gradients and parameters go between replicas while others are
+    computed.
     nan: unknown. mesh_links: links of a GPU that lead to one other each; 0 behind a switch.
     all_reduce_gain: by how much switches that add up speed an all-reduce."""
 
@@ -129,6 +132,9 @@ class Jobs:
     fp8_activations: Numbers = field(default_factory=lambda: np.array(0.0))
     uncompiled: Numbers = field(default_factory=lambda: np.array(0.0))
     fp8_by_rows: Numbers = field(default_factory=lambda: np.array(0.0))
+    unfused_attention: Numbers = field(default_factory=lambda: np.array(0.0))
+    fp32_logits: Numbers = field(default_factory=lambda: np.array(0.0))
+    overlapped_data: Numbers = field(default_factory=lambda: np.array(1.0))
     # the machine
     hardware: Words
     peak_flops: Numbers
@@ -183,7 +189,8 @@ def adam_bytes(fp32: bool) -> float:
 def columns_of_hardware(device: Hardware, precision: str) -> dict[str, float | str]:
     """Return the machine's columns, of one device as software sees it; nan where its data sheet does not say."""
     packages = device.devices_per_package
-    peaks = {"peak_flops": peak_of(device, PEAK_OF[precision]), "peak_bf16_flops": peak_of(device, "bf16")}
+    of_attention = "fp32" if precision == "fp32" else "bf16"  # no precision of 8 bits reaches it
+    peaks = {"peak_flops": peak_of(device, PEAK_OF[precision]), "peak_bf16_flops": peak_of(device, of_attention)}
     rates = {
         "memory_bytes": (device.room_bytes, 1),
         "memory_bandwidth": (device.memory_bandwidth_tb_s, 1e12 / packages),

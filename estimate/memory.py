@@ -152,7 +152,7 @@ def _states(jobs: Jobs, at: _At) -> dict[str, Numbers]:
     copies = copies * np.where((jobs.precision == "fp8") & once, 0.5, 1)
     product = element * (1 - jobs.fp8_params * (copies > 0)) + copies
     # torch's FSDP keeps fp32 parameters, which the optimizer steps, and no copy beside them.
-    moved = np.where(_of_torch(jobs) & (element < FP32), FP32 - element, 0)
+    moved = np.where(_of_torch(jobs) & (jobs.fsdp > 0) & (element < FP32), FP32 - element, 0)
     plain = (own.vocabulary + own.rest) * element + own.matrices * product + own.dense * moved
     weights = plain / resting + own.experts * (product + moved) / expert_resting
     kept = (jobs.optimizer_bytes - np.where(moved > 0, FP32, 0)) * (own.dense / shards + own.experts / expert_shards)
@@ -237,7 +237,8 @@ def _layer(jobs: Jobs, routed: bool) -> _Layer:
     if not routed:
         keeps = 1 - jobs.again_mlp
         acts = np.where(jobs.fp8_activations > 0, 1.0, a) * wide
-        mlp = (acts + np.where(_plain(jobs), 3 * a, q * trained)) * jobs.ffn_hidden_size / tp * keeps
+        gate = a * _eager(jobs) * (wide > 1)  # behind its activation, which a fused kernel makes again
+        mlp = (acts + gate + np.where(_plain(jobs), 3 * a, q * trained)) * jobs.ffn_hidden_size / tp * keeps
         fewer = q * h / s * trained * jobs.again_mlp * ~np.asarray(apart)
         return _Layer(norms - fewer, attention, mlp, np.zeros_like(mlp))
     k, fe = jobs.moe_router_topk * etp / s, jobs.moe_ffn_hidden_size / etp
@@ -268,8 +269,10 @@ def _attention(jobs: Jobs) -> Numbers:
     down = (a + q) * (jobs.q_lora_rank + jobs.kv_lora_rank) + a * jobs.qk_pos_emb_head_dim
     latent = up + heads * (a + again) * values + down * tp / s
     grouped = np.where(_plain(jobs), _plain_attention(jobs), grouped)
-    # softmax, dropout and its mask of each query and key (Korthikanti, 4.1), where attention is no one kernel
-    scores = 5 * heads * jobs.seq_length * named(jobs.stack, "unfused_attention") * (1 - jobs.again_core_attn)
+    # Where attention is no one kernel: softmax and a mask of each query and key, behind it dropout's own output, which
+    # only stacks of then had (Korthikanti, 4.1).
+    of_score = np.where(named(jobs.stack, "unfused_attention"), 5, (a + 1) * jobs.unfused_attention)
+    scores = of_score * heads * jobs.seq_length * (1 - jobs.again_core_attn)
     kept: Numbers = (np.where(jobs.mla > 0, latent, grouped) + FP32 * heads + scores) / tp
     return kept
 
@@ -314,16 +317,18 @@ def _moment(jobs: Jobs, at: _At, training: bool, kept: Numbers, again: Numbers) 
 
 def _loss(jobs: Jobs, at: _At, fused: Numbers) -> Numbers:
     """Return the bytes of the output matrix's backward pass: the gradient of the logits, which TransformerEngine's
-    cross entropy writes over them (those of multi-token prediction beside), that of its input, and a stand-in for its
-    own (core/tensor_parallel/layers.py, LinearWithGradAccumulationAndAsyncCommunication). Of torch's own
-    cross entropy in fp32: logarithms of probabilities, their gradient and that of the logits; where the vocabulary is
-    cut, one more (torch/distributed/tensor/parallel/loss.py, _nll_loss_and_log_softmax_backward). Fused or compiled:
-    the logits and their gradient. torch's pipelines return the logits of all micro-batches in one piece at the end
+    cross entropy writes over them and Megatron-Core's makes of a copy in fp32 (core/tensor_parallel/cross_entropy.py;
+    those of multi-token prediction beside), that of its input, and a stand-in for its own (core/tensor_parallel/
+    layers.py, LinearWithGradAccumulationAndAsyncCommunication). Of torch's own cross entropy in fp32: logarithms of
+    probabilities, their gradient and that of the logits; where the vocabulary is cut, one more
+    (torch/distributed/tensor/parallel/loss.py, _nll_loss_and_log_softmax_backward). Fused or compiled: the logits and
+    their gradient. torch's pipelines return the logits of all micro-batches in one piece at the end
     (torch/distributed/pipelining/schedules.py, _merge_outputs)."""
     tokens, a, h = _tokens(jobs), _element(jobs), jobs.hidden_size
     s, tp = _sequence(jobs), jobs.tensor_model_parallel_size
     of_torch = np.where(named(jobs.stack, "fused_loss"), 2 * a, np.where(tp > 1, 4, 3) * FP32)
-    each = np.where(_of_torch(jobs), of_torch, a) * (1 + jobs.mtp_num_layers)
+    copied = a + FP32 * jobs.fp32_logits * (a < FP32)
+    each = np.where(_of_torch(jobs), of_torch, copied) * (1 + jobs.mtp_num_layers)
     logits = tokens * each * jobs.vocabulary / tp
     whole = logits + tokens * a * h * (1 + (s > 1) / s) + fused * jobs.vocabulary * h / tp
     returns = (jobs.pipeline_model_parallel_size > 1) & named(jobs.stack, "returned_logits")
@@ -345,7 +350,8 @@ def _gathered(jobs: Jobs, at: _At) -> Numbers:
     FSDP2 holds the vocabulary and the last layer, and its streams of communication keep for themselves what they once
     had of the largest group, its parameters and its gradients in fp32 (torch/distributed/fsdp/_fully_shard/
     _fsdp_collectives.py; the allocator hands no block of one stream to another); in a pipeline all of the stage between
-    two steps, with fp32 gradients (torchtitan, reshard_after_forward; FSDP2, unsharded_accumulated_grad)."""
+    two steps, with fp32 gradients (torchtitan, reshard_after_forward; FSDP2, unsharded_accumulated_grad), as wherever
+    only the last micro-batch shares its gradients (set_requires_gradient_sync)."""
     buffer = at.last * (_sequence(jobs) > 1) * _tokens(jobs) * _element(jobs) * jobs.hidden_size
     one, own = matrices(jobs), parameters(jobs, at.stage, at.layers)
     kept = jobs.num_experts / jobs.expert_model_parallel_size
@@ -357,15 +363,19 @@ def _gathered(jobs: Jobs, at: _At) -> Numbers:
         (own.dense + own.experts) * (_element(jobs) + FP32),
         (layer + own.vocabulary) * _element(jobs) + largest,
     )
-    whole = np.where(_of_torch(jobs), of_torch, whole)
+    micro_batches = jobs.global_batch_size / np.maximum(jobs.micro_batch_size * jobs.data_parallel_size, 1)
+    held_back = named(jobs.stack, "whole_gradients") & (micro_batches > 1)
+    whole = np.where(_of_torch(jobs), of_torch, whole) + held_back * (own.dense + own.experts) * FP32
     total: Numbers = np.where(jobs.fsdp > 0, whole, 0) + buffer
     return total
 
 
 def _groups(jobs: Jobs) -> Numbers:
-    """Return how many groups of ranks talk to each other, each with communicators of its own."""
-    sizes = ("tensor_model", "pipeline_model", "context", "expert_model", "data")
-    return reduce(np.add, [np.asarray(getattr(jobs, f"{name}_parallel_size") > 1, float) for name in sizes])
+    """Return how many groups of ranks talk to each other, each with communicators of its own: that of replicas over
+    which the loss is averaged, of whatever size, and those that split the model."""
+    sizes = ("tensor_model", "pipeline_model", "context", "expert_model")
+    more = [np.asarray(getattr(jobs, f"{name}_parallel_size") > 1, float) for name in sizes]
+    return reduce(np.add, more, np.ones(()))
 
 
 def _tokens(jobs: Jobs) -> Numbers:
@@ -396,7 +406,12 @@ def _plain(jobs: Jobs) -> Any:
 
 def _of_torch(jobs: Jobs) -> Any:
     """Return whether a job's modules, FSDP and loss are torch's own, not TransformerEngine's and Megatron's."""
-    return (jobs.fsdp > 0) & named(jobs.stack, "torch_modules")
+    return named(jobs.stack, "torch_modules")
+
+
+def _eager(jobs: Jobs) -> Any:
+    """Return whether torch's own modules run one operation after the other, neither compiled nor fused."""
+    return _of_torch(jobs) & ((jobs.uncompiled > 0) | named(jobs.stack, "eager_modules"))
 
 
 def _by_precision(jobs: Jobs, table: dict[str, float], otherwise: float) -> Numbers:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from math import isnan, nan
+from math import isnan, nan, prod
 from typing import NamedTuple
 
 from conf import frameworks
 from conf.arguments import program
 from conf.errors import ConfigError, InputError, Problem, listed
 from conf.facts import precision_of
+from conf.recipes import Recipe, recipes
 from conf.schema import Hardware
 from conf.shapes import ENDS
 from conf.threads import useful_threads
-from estimate.cells import named
-from estimate.experiment import SHARDED
+from estimate.cells import Again, named
+from estimate.experiment import SHARDED, unstated
 from estimate.host import columns_of_host
 from estimate.jobs import (
     PEAK_OF,
@@ -29,7 +30,7 @@ from estimate.jobs import (
     unknown_rates,
 )
 from estimate.rows import jobs_of
-from estimate.switches import UNKNOWN
+from estimate.switches import columns_of_recipe, read_back, recomputed_by
 from metrics.flops import Recompute, recompute_of
 from metrics.peak import device_of
 from metrics.shape import Facts, Shape, facts_of, shape_from
@@ -87,12 +88,14 @@ def _step_time(record: Record) -> float:
 def columns_of_record(record: Record) -> dict[str, Column]:
     """Return the columns of Jobs of what ran. Unfit: it did not complete, or what is not known of it."""
     _check_completed(record)
-    facts = facts_of(record)
-    shape, device, precision, world, again = _known(record, facts)
+    facts, recipe = facts_of(record), _recipe(record)
+    shape, device, precision, world, again = _known(record, facts, recipe)
     sizes = {name: facts.size(f"{name}_parallel_size") or 1 for name in _SIZES}
-    ranks = sizes["tensor_model"] * sizes["pipeline_model"] * sizes["context"]
-    of_node = _ranks_of_node(record, device, world)
     work = {name: facts.size(name) or 1 for name in _WORK}
+    _check_layout(sizes, work, world)
+    ranks = sizes["tensor_model"] * sizes["pipeline_model"] * sizes["context"]
+    of_node, of_experts = _ranks_of_node(record, device, world), facts.size("expert_tensor_parallel_size")
+    of_experts = of_experts or (recipe and recipe.stated("expert_tensor_parallel_size")) or sizes["tensor_model"]
     tokens = work["micro_batch_size"] * work["seq_length"] / sizes["context"]
     fp32 = precision == "fp32"
     return {
@@ -103,23 +106,52 @@ def columns_of_record(record: Record) -> dict[str, Column]:
         "recompute_layers": again.layers,
         **{f"again_{name}": float(name in again.modules) for name in RECOMPUTED},
         "stops_early": float(named(record.framework or "", "recomputation_stops_early")),
-        **UNKNOWN,
-        "overlapped_tensor": float(bool(facts.settings.get("tp_comm_overlap"))),
-        "cp_a2a": float(facts.settings.get("cp_comm_type") in ("a2a", ["a2a"])),
-        "expert_tensor_parallel_size": facts.size("expert_tensor_parallel_size") or sizes["tensor_model"],
+        "expert_tensor_parallel_size": of_experts,
         "data_parallel_size": world // ranks,
         "sequence_parallel": float(bool(facts.settings.get("sequence_parallel"))),
-        "embedding_counts": nan if (first := facts.settings.get(ENDS[0])) is None else float(bool(first)),
+        "embedding_counts": nan if recipe or (first := facts.settings.get(ENDS[0])) is None else float(bool(first)),
         "trained": "pretraining",
         "precision": precision,
         "gradient_bytes": 4 if facts.settings.get("accumulate_allreduce_grads_in_fp32") is not False or fp32 else 2,
         "optimizer_bytes": adam_bytes(fp32),
         "fp8_params": 0.0,
+        **unstated(record.method, record.framework or "", device.name),
+        **(columns_of_recipe(recipe) if recipe else {}),
+        **read_back(facts.settings),
         "distributed_optimizer": float(bool(facts.settings.get("use_distributed_optimizer"))),
         "fsdp": float(_is_sharded(record, facts)),
         "offloaded_layers": 0,
         "stack": "-".join(filter(None, (record.framework, release_of(record)))),
     }
+
+
+def _recipe(record: Record) -> Recipe | None:
+    """Return the recipe that a run followed; None where it followed none, or none of conf/recipes."""
+    if (known := record.recipe) is None:
+        return None
+    folder = f"{known.framework}-{known.release}"
+    return next((one for one in recipes(folder) if one.name == known.name), None)
+
+
+def _check_layout(sizes: Mapping[str, int], work: Mapping[str, int], world: int) -> None:
+    """Raise Unfit of sizes that do not divide what they share out."""
+    tp, pp, cp, ep = (sizes[name] for name in ("tensor_model", "pipeline_model", "context", "expert_model"))
+    dp, batch, micro = world // (tp * pp * cp), work["global_batch_size"], work["micro_batch_size"]
+    if not dp or world % (tp * pp * cp):
+        raise Unfit(f"TP {tp} × PP {pp} × CP {cp} does not divide {world} ranks", "sizes of what ran")
+    if batch % (micro * dp):
+        raise Unfit(f"micro-batch {micro} × DP {dp} does not divide the batch of {batch}", "sizes of what ran")
+    if world // pp % ep:
+        raise Unfit(f"EP {ep} does not divide the {world // pp} ranks of a stage", "sizes of what ran")
+
+
+def _again(facts: Facts, recipe: Recipe | None) -> Again | Recompute | None:
+    """Return what was recomputed: as the run says, in its recipe's modules where it follows it in this."""
+    granularity, layers = facts.settings.get("recompute_granularity"), facts.size("num_layers")
+    if recipe and layers and granularity == recipe.experiment.get("training.recompute_granularity"):
+        parts = (facts.size(f"{name}_parallel_size") or 1 for name in ("pipeline_model", "virtual_pipeline_model"))
+        return recomputed_by(recipe, prod(parts), layers)
+    return recompute_of(facts)
 
 
 def _check_completed(record: Record) -> None:
@@ -154,11 +186,11 @@ def _machine(device: Hardware, precision: str, world: int, of_node: int, useful:
     return on_smaller_nodes(columns, of_node) if world > of_node else {**columns, "gpus_per_node": of_node}
 
 
-def _known(record: Record, facts: Facts) -> tuple[Shape, Hardware, str, int, Recompute]:
+def _known(record: Record, facts: Facts, recipe: Recipe | None) -> tuple[Shape, Hardware, str, int, Again | Recompute]:
     """Return shape, device, precision, number of ranks and recomputation of what ran. Unfit: what of them is not
     known."""
     known, device = shape_from(facts), device_of(record)
-    precision, world, again = _precision(facts), facts.size("world_size"), recompute_of(facts)
+    precision, world, again = _precision(facts), facts.size("world_size"), _again(facts, recipe)
     of_work = [name for name in (*_WORK, "world_size") if not facts.size(name)]
     if known.shape and device and precision and world and again and not of_work:
         return known.shape, device, precision, world, again

@@ -184,6 +184,7 @@ class _Reader:
         job |= {
             **UNKNOWN,
             **dict.fromkeys(SWITCHED_OFF, 0.0),
+            "overlapped_data": 1.0,
             "stack": stack(self.text("framework"), self.text("date")),
         }
         job["stops_early"] = float(named(str(job["stack"]), "recomputation_stops_early"))

@@ -500,7 +500,8 @@ class _Maker:
         self.bytes = cases.of(_bytes)
         self.weight_bytes = np.where(jobs.fp8_params > 0, cases.of(_bytes_of_fp8), self.bytes)
         self.quantised, self.pretrained = cases.of(_is_quantised), cases.of(_is_pretraining)
-        self.host, self.unfused, self.adapted = cases.of(_is_host), cases.of(_is_unfused), cases.of(_adapted_rows)
+        self.host, self.adapted = cases.of(_is_host), cases.of(_adapted_rows)
+        self.unfused = np.maximum(cases.of(_is_unfused), jobs.unfused_attention)
         # what leaves for other stages, replicas and experts is as fast in slow software: its factor is taken out of it
         self.sent = np.where(self.host, 1.0, 1 / shared)
         self.norm = np.where(self.host, _NORM_OF_HOST, _NORM)
@@ -936,6 +937,7 @@ def _data_parallel(m: _Maker, micro: Numbers, work: Numbers) -> Numbers:
     once = one * (j.gradient_bytes + m.weight_bytes)
     behind = micro * (2 / 3)
     plain = p.of("exposed_data") * once + np.maximum(once - behind, 0.0)
+    plain = np.where((j.overlapped_data > 0) | (m.host > 0), plain, once)  # of a host as it was measured
     times = np.where(j.pipeline_model_parallel_size > 1, 1.0, j.num_micro_batches)
     sharded = one * (2 * m.weight_bytes + j.gradient_bytes) * times
     cut = m.exposed_fsdp * sharded + np.maximum(sharded - work, 0.0)

@@ -17,11 +17,19 @@ from estimate.jobs import RECOMPUTED
 
 TABLES = Path(__file__).parents[1] / "conf" / "tables"
 UNKNOWN: Mapping[str, float] = {"cuda_graphs": nan, "flex_dispatcher": nan, "overlapped_experts": nan}
+IDENTICAL: Mapping[str, float] = {
+    **dict.fromkeys((*UNKNOWN, "overlapped_tensor"), 0.0),
+    "fp32_logits": 1.0,
+}
+"""The same where no recipe decides: as `switches` of launchers/settings switch them off."""
 _OF_A_RELEASE = (
     *(*UNKNOWN, "overlapped_tensor", "recompute_layers", "fp8_params", "fp8_activations", "cp_a2a"),
     *("padded_experts", "expert_tensor_parallel_size"),
 )
-SWITCHED_OFF = ("padded_experts", "overlapped_tensor", "cp_a2a", "fp8_activations", "uncompiled", "fp8_by_rows")
+SWITCHED_OFF = (
+    *("padded_experts", "overlapped_tensor", "cp_a2a", "fp8_activations", "uncompiled", "fp8_by_rows"),
+    *("unfused_attention", "fp32_logits"),
+)
 """Columns of Jobs that are 0 where neither a recipe nor a note says otherwise."""
 _GRAPHS = {"attn": 1 / 3, "mlp": 2 / 3, "moe_router": 1 / 6, "moe_preprocess": 1 / 6, "moe": 1 / 3}
 """Share of a layer's kernels in a graph of this scope (Megatron-Core's cuda_graph_scope): a third each for attention,
@@ -46,11 +54,35 @@ def switches(recipe: Recipe) -> dict[str, float]:
     tensor = known.get("tp_comm_overlap", recipe.stated("tp_comm_overlap"))
     return {
         **({} if tensor is None else {"overlapped_tensor": float(bool(tensor))}),
+        **_of_loss(recipe.stated("cross_entropy_loss_fusion"), recipe.stated("cross_entropy_fusion_impl")),
         "cuda_graphs": _graphs(recipe),
         "flex_dispatcher": nan if dispatcher is None else float(dispatcher == "flex" or bool(deep)),
         "overlapped_experts": nan if overlapped is None else float(bool(overlapped)),
         **_of_torchtitan(recipe),
     }
+
+
+def read_back(settings: Mapping[str, Any]) -> dict[str, float]:
+    """Return the optional columns of Jobs that what ran says of itself, by its canonical settings."""
+    dispatcher, graphs, tensor = (
+        settings.get(name) for name in ("moe_token_dispatcher_type", "cuda_graph_impl", "tp_comm_overlap")
+    )
+    attention, overlap = settings.get("attention_backend"), settings.get("overlap_grad_reduce")
+    rests, context = settings.get("fp8_param_gather"), settings.get("cp_comm_type")
+    return {
+        **({} if dispatcher is None else {"flex_dispatcher": float(dispatcher == "flex")}),
+        **({"cuda_graphs": 0.0} if graphs == "none" else {}),
+        **({} if tensor is None else {"overlapped_tensor": float(bool(tensor))}),
+        **({} if rests is None else {"fp8_params": float(bool(rests))}),
+        **({} if context is None else {"cp_a2a": float(context in ("a2a", ["a2a"]))}),
+        **({} if attention is None else {"unfused_attention": float(attention == "unfused")}),
+        **({} if overlap is None else {"overlapped_data": float(bool(overlap))}),
+        **_of_loss(settings.get("cross_entropy_loss_fusion"), settings.get("cross_entropy_fusion_impl")),
+    }
+
+
+def _of_loss(fused: bool | None, by: str | None) -> dict[str, float]:
+    return {} if fused is None else {"fp32_logits": float(not fused or by == "native")}
 
 
 def _graphs(recipe: Recipe) -> float:

@@ -12,7 +12,8 @@ pytestmark = pytest.mark.engine
 
 
 @pytest.mark.parametrize(
-    ("name", "most"), [("one", 0.02), ("recompute", 0.03), ("experts", 0.02), ("PP2", 0.1), ("EP2", 0.08)]
+    ("name", "most"),
+    [("one", 0.02), ("recompute", 0.03), ("experts", 0.02), ("PP2", 0.1), ("EP2", 0.08), ("unfused", 0.02)],
 )
 def test_what_torch_allocates_is_predicted(name: str, most: float, tmp_path: Path) -> None:
     """A pipeline's may be more: gloo releases what was sent when its thread has time to; and of two ranks with experts

@@ -37,7 +37,7 @@ def jobs(model: str | Model, gpu: str = "h100", /, **different: Any) -> Jobs:
     columns |= columns_of_shape(shape_of_model(found)) | {f"{name}_parallel_size": 1 for name in _SIZES}
     columns |= {"seq_length": 4096, "micro_batch_size": 1, "global_batch_size": 1024, "trained": "pretrain"}
     columns |= {"precision": "bf16", "gradient_bytes": 4, "stack": "", "distributed_optimizer": 1}
-    columns |= {"optimizer_bytes": 12}
+    columns |= {"optimizer_bytes": 12, "overlapped_data": 1}
     columns |= columns_of_hardware(device, "bf16") | {"nic_bandwidth": 50e9}
     columns |= different
     if not np.any(columns["expert_tensor_parallel_size"]):

@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace as changed
 
 from estimate.cli import main
+from estimate.fitted import shipped, write
 from estimate.tables import ADDED
+from metrics.quantity import shown
 from parsers.storage import read
 from tests.estimate.test_rows import HEADER, LINE
 
@@ -84,9 +87,12 @@ def test_energy_of_a_token_is_one_figure_in_estimate_and_compare(
 
 def test_no_interval_goes_beyond_the_peak_and_both_are_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """The end of 95 % was 101 % of the peak."""
-    from metrics.quantity import shown
-
-    case = ["model=llama31_8b", "hardware=a100", "precision=fp32"]
+    wide = {
+        distance: {name: changed(one, half_95=10 * one.half_95) for name, one in classes.items()}
+        for distance, classes in shipped().errors.items()
+    }
+    write(tmp_path / "wide.yaml", changed(shipped(), errors=wide))
+    case = ["model=llama31_8b", "hardware=a100", f"calibrated={tmp_path / 'wide.yaml'}"]
     assert main([*case, "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)["figures"]
     assert figures["mfu_percent"]["interval"][1] == pytest.approx(100)
@@ -130,7 +136,6 @@ def test_a_prediction_has_its_interval_and_memory_in_the_table_of_compare(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     from compare.cli import main as compare
-    from metrics.quantity import shown
 
     assert main([*CASE, "--json", "-o", str(tmp_path)]) == 0
     figures = json.loads(capsys.readouterr().out)["figures"]
@@ -193,6 +198,7 @@ def test_an_estimate_replaces_no_record_but_an_estimate(tmp_path: Path, capsys: 
         ([*CASE, "carbon=-4"], "try: carbon=FRA"),
         ([*CASE, "price=none"], "allowed: crusoe, lambda, nebius, oracle\n"),
         (["FILE.csv"], "is not KEY=VALUE"),
+        (["model=llama31_8b", "hardware=a100", "precision=fp32"], "TransformerEngine multiplies fp32 in TF32"),
         (["rows", "missing.csv", "-o", "out.csv"], "cannot be read"),
         (["rows"], "needs one table"),
         ([*CASE, "calibrated=missing.yaml"], "missing.yaml: no such file"),
@@ -378,6 +384,8 @@ def test_a_run_that_contradicts_is_named_by_its_path_and_writes_nothing(
             {"over": dict.fromkeys(("num_layers", "seq_length", "world_size"))},
             ["not known: num_layers, seq_length, world_size", "model=llama31_8b seq_length=N world_size=N -o DIR"],
         ),
+        ({"over": {"tensor_model_parallel_size": 3}}, ["TP 3 × PP 1 × CP 1 does not divide", "sizes of what ran"]),
+        ({"over": {"micro_batch_size": 3}}, ["micro-batch 3 × DP", "does not divide the batch of"]),
         ({"steps": ()}, ["no step time is known", "a run whose steps have times", "try:"]),
     ],
 )

@@ -35,6 +35,10 @@ def test_an_experiment_and_its_row_are_one_job() -> None:
     assert {name: (own[name], row[name]) for name in own if repr(float_or(own[name])) != repr(float_or(row[name]))} == {
         "stack": (own["stack"], "megatron_core-25.04.02"),
         "embedding_counts": (0, nan),  # a row does not state it
+        "overlapped_data": (0.0, 1.0),
+        "fp32_logits": (1.0, 0.0),  # published runs follow recipes
+        **{name: (0.0, row[name]) for name in ("cuda_graphs", "flex_dispatcher", "overlapped_experts")},
+        "overlapped_tensor": (0.0, 1.0),
     }
 
 
@@ -56,7 +60,12 @@ def test_an_experiment_and_its_row_are_one_job() -> None:
         ),
         (
             ["model=llama31_70b", "hardware=h100", "nodes=8", "method=max_performance", "precision=fp8"],
-            {"gradient_bytes": 2},
+            {"gradient_bytes": 2, "fp32_logits": 0.0},
+        ),
+        (["model=mixtral_8x7b", "hardware=h100", "layout=data_parallel"], {"fp32_logits": 1.0, "flex_dispatcher": 0.0}),
+        (
+            ["model=llama31_8b", "hardware=h100", "training.attention=unfused", "training.overlap_grad_reduce=true"],
+            {"unfused_attention": 1.0, "overlapped_data": 1.0},
         ),
     ],
 )

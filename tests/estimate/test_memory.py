@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import product
 from typing import Any
 
@@ -58,7 +58,9 @@ def test_no_layer_is_lost_where_stages_are_uneven(layers: int, pp: int, vp: int)
 def test_more_gpus_never_need_more_memory(model: str, size: str) -> None:
     switches = {"sequence_parallel": 1} if size == TP else {}
     several = jobs(model, **({PP: 4} | {size: np.array([1, 2, 4, 8])} | switches))
-    assert (np.diff(memory(several).allocated.max(axis=0)) <= 0).all()
+    found = memory(several)
+    assert (np.diff(found.allocated.max(axis=0)) <= 0).all()
+    assert size == TP or (np.diff(found.on_device.max(axis=0)) <= 0).all()  # those of TP talk to each other, too
 
 
 @pytest.mark.parametrize("model", [DENSE, LATENT, EXPERTS])
@@ -89,6 +91,28 @@ def test_parts_add_up_and_only_some_are_assumed() -> None:
     assert m.on_device == pytest.approx(sum(parts.values()))
     assert m.allocated == pytest.approx(sum(part for name, part in parts.items() if name not in ASSUMED))
     assert sum(m.parts(0).values()) == pytest.approx(m.on_device.max())
+
+
+def test_a_loss_in_fp32_keeps_a_copy_of_the_logits_and_one_in_place_none() -> None:
+    own = jobs("llama31_8b", recompute_layers=1, micro_batch_size=2, fp32_logits=np.array([0, 1]))
+    in_place, copied = memory(own).loss[2]
+    assert copied - in_place == pytest.approx(2 * 4096 * 128_256 * 4)
+    in_fp32 = replace(own, precision=np.array("fp32"))
+    assert memory(in_fp32).loss[2][0] == memory(in_fp32).loss[2][1]
+
+
+@pytest.mark.parametrize("stack", ["fsdp2", "hf"])
+def test_gradients_that_are_shared_behind_the_last_micro_batch_are_whole(stack: str) -> None:
+    """4 bytes of each parameter of the model, as torch keeps them (unsharded_accumulated_grad)."""
+    batches = {"fsdp": 1, "data_parallel_size": 8, "stack": stack, "global_batch_size": np.array([8, 16])}
+    one, two = memory(jobs("llama31_8b", **batches)).gathered[0]
+    assert two - one == pytest.approx(4 * 8.03e9, rel=0.001)
+
+
+def test_attention_that_is_not_fused_keeps_its_scores() -> None:
+    """Softmax and a mask: with 32 heads 3 bytes of each of 4,096² queries and keys, of every layer."""
+    fused, unfused = memory(jobs("llama31_8b", unfused_attention=np.array([0, 1]))).attention[0]
+    assert unfused - fused == pytest.approx(32 * 32 * 4096**2 * 3)
 
 
 def test_one_forward_pass_keeps_nothing_for_a_backward_pass() -> None:

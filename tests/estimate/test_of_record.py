@@ -13,6 +13,7 @@ from estimate.figures import estimate
 from estimate.of_record import columns_of_record
 
 _H100 = ("model=llama31_8b", "platform=nvidia", "hardware=h100", "gpus_per_node=8")
+_BEST = ("method=max_performance", "batch=vendor")
 _EXPERTS = ("layout=data_parallel", "layout.expert_model_parallel_size=8")
 
 
@@ -26,6 +27,9 @@ _EXPERTS = ("layout=data_parallel", "layout.expert_model_parallel_size=8")
         (*_H100, "framework=torchtitan", "layout=data_parallel", "layout.context_parallel_size=2"),
         (*_H100, "framework=megatron_bridge", "nodes=2", "gpus_per_node=4", "layout.tensor_model_parallel_size=8"),
         ("model=mixtral_8x7b", "platform=amd", "hardware=mi300x", "nodes=2", "gpus_per_node=8", *_EXPERTS),
+        ("model=deepseek_v3", "platform=nvidia", "hardware=h100", "nodes=128", "precision=fp8", *_BEST),
+        ("model=qwen3_30b_a3b", "platform=nvidia", "hardware=b200", "nodes=1", "precision=mxfp8", *_BEST),
+        (*_H100, "framework=megatron_bridge", "training.attention=unfused", "training.overlap_grad_reduce=true"),
     ],
 )
 def test_a_run_is_the_job_that_an_estimate_of_its_experiment_predicts(overrides: tuple[str, ...]) -> None:

@@ -110,6 +110,13 @@ def test_stages_of_a_pipeline_are_gathered_once_a_step() -> None:
     assert step_time(few, shipped()).data_parallel >= step_time(more, shipped()).data_parallel
 
 
+def test_nothing_hides_the_exchange_between_replicas_that_does_not_overlap() -> None:
+    """6 bytes of each parameter over 64 GPUs of 50 GB/s take the whole of their time."""
+    parts = step_time(job("llama31_8b", data_parallel_size=64, overlapped_data=np.array([1.0, 0.0])), shipped())
+    hidden, open_ = parts.data_parallel
+    assert open_ > 4 * hidden
+
+
 def test_experts_whose_exchange_overlaps_keep_the_host_busier() -> None:
     one: dict[str, Any] = {"expert_model_parallel_size": 8.0, "cuda_graphs": 0.0}
     plain, overlapped = (job("qwen3_30b_a3b", overlapped_experts=share, **one) for share in (0.0, 1.0))
