@@ -21,8 +21,13 @@ from conf.vocabulary import read_yaml
 
 _LONGEST = 40
 _FASTEST_GBIT_S = 10_000  # of a GPU's network: twelve times the fastest of 2026
+_ROUNDED = 0.1  # memory of one GPU, as people state it
+_FORM = re.compile(r"nvidia|amd|instinct|tesla|dgx|hgx|blackwell|gpus?|oam|sxm\d?|hbm\d\w?|\d{2,3}(?:gb?|gib)")
+_THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+")
 _MOST = 2**53  # beyond, a float is no integer any more
-_CARDS = re.compile(r"(\d)x(?:IB|OPA)?(\d{2,4})(?:Gb|\b)")  # of a node: 8x200Gb, 4xOPA100
+_CARDS = re.compile(
+    r"(?i)(\d) ?[x*×] ?(?:IB|OPA|NDR|HDR|CX-?\d )?(\d{2,4}) ?(?:Gb|G\b|\b)"
+)  # of a node: 8x200Gb, 4 * 100Gb
 _CARD = re.compile(r"(?:IB|RoCE|RDMA|NIC|OPA)(\d{2,7})(Gb/node)?(?:x(\d))?")  # IB400, RoCE1600Gb/node, IB200x8
 _KINDS = (  # with a rate of their own or without
     r"(?:NVLink|NVSwitch|NVL|xGMI|PCIe)\d*|IB|InfiniBand|RoCE(?:v2)?|RDMA|NIC|OPA|\d*GbE|Ethernet|EFA(?:v\d)?"
@@ -69,9 +74,10 @@ def count(text: str) -> int:
 
 
 def size(text: str) -> int:
-    """Read an integer of 0 or more."""
+    """Read an integer of 0 or more, with a comma before each three digits or without (1,024)."""
+    bare = text.replace(",", "") if _THOUSANDS.fullmatch(text.strip()) else text
     try:
-        value = float(text) if len(text) <= _LONGEST else inf
+        value = float(bare) if len(bare) <= _LONGEST else inf
     except ValueError:
         raise ValueError(f"{quoted(text)} is no number") from None
     if not 0 <= value <= _MOST or value != int(value):
@@ -85,12 +91,24 @@ def hardware_named(text: str) -> Hardware:
     bare = re.sub(r"\(.*", "", text).strip()
     name = re.sub(r"^(nvidia|amd|instinct)+", "", plain(bare))
     names = {plain(choice): choice for choice in choices("hardware")} | spellings()["hardware"]
-    device = named_by_driver(bare) or hardware(names.get(name))
+    device = named_by_driver(bare) or hardware(names.get(name)) or _without_its_form(bare, names)
     if device is None or device.vendor is None or not device.peak_dense_tflops:
         known = [c for c in choices("hardware") if c not in ("cpu", "unknown")]
         near = closest(name, known)
         raise ValueError(f"no facts of a GPU {quoted(text)}; {near or f'known are {listed(known)}'}")
     return device
+
+
+def _without_its_form(text: str, names: Mapping[str, str]) -> Hardware | None:
+    """Return the GPU without what is said of its board, its box and its memory, which must be the GPU's own: DGX H100,
+    H100-SXM5-80GB, MI300X OAM, 8xH100."""
+    words = re.sub(r"[-_/ ]+", " ", re.sub(r"(?i)^\d+ ?[x×] ?", "", text)).lower().split()
+    sizes = [int(found[1]) for one in words if (found := re.fullmatch(r"(\d{2,3})(?:gb?|gib)", one))]
+    left = "".join(one for one in words if not _FORM.fullmatch(one))
+    fitting = (hardware(names.get(name)) for name in (left, *(f"{left}{size}gb" for size in sizes)))
+    known = [device for device in fitting if device and device.memory_gb]
+    same = (d for d in known if all(abs(size / (d.memory_gb or inf) - 1) <= _ROUNDED for size in sizes))
+    return next(same, None)
 
 
 def word(kind: str, text: str) -> Any:
@@ -101,10 +119,18 @@ def word(kind: str, text: str) -> Any:
     return known[name]
 
 
+def tokens(text: str) -> int:
+    """Read the tokens of a sequence, whose thousands are powers of two: 8192, 128k."""
+    in_k = re.fullmatch(r"(?i)(\d{1,4}) ?k", text.strip())
+    return int(in_k[1]) * 1024 if in_k else count(text)
+
+
 def sharding(text: str) -> Mapping[str, float]:
     """Return the switches distributed_optimizer and fsdp. A number behind the name, the ranks of a group, is not
     used."""
-    switches: Mapping[str, float] = word("sharding", re.sub(r"[ :]\d+$", "", text.strip().rstrip("?")))
+    whole = text.strip().rstrip("?")
+    bare = whole if plain(whole) in spellings()["sharding"] else re.sub(r"[ :=]\(?\d+\)?$", "", whole)
+    switches: Mapping[str, float] = word("sharding", bare)
     return switches
 
 
@@ -126,8 +152,9 @@ def recompute(text: str, chunks: int, layers: int) -> Again:
     kind, _, detail = text.rstrip("?").lower().partition(":")
     if kind in ("none", "no", "false"):
         return Again()
-    if kind == "full":
-        each = re.fullmatch(r"(\d{1,6}) ?layers?", detail)
+    if kind in ("full", "full ac", "true"):
+        detail = "" if detail == "uniform" else detail
+        each = re.fullmatch(r"(\d{1,6})(?: ?layers?)?", detail)
         if detail and not each:
             raise ValueError(f"{quoted(text)}: layers are written full:5layers")
         many, part = int(each[1]) if each else layers, -(-layers // chunks)
@@ -136,8 +163,10 @@ def recompute(text: str, chunks: int, layers: int) -> Again:
         more = each and many > part
         note = f"recompute {quoted(text)}: all layers, for a part of the pipeline has {part}" if more else ""
         return Again(min(1.0, many * chunks / layers), note=note)
-    if kind == "selective-op":
+    if kind in ("selective-op", "selective op"):
         return BY_OPERATOR
+    if all(plain(name) in spellings()["recompute_modules"] for name in kind.split("+")):
+        kind, detail = "selective", kind
     if kind in ("selective", "selective+sp"):
         names = [name for name in detail.split("+") if name] or ["core_attn"]
         return Again(modules=frozenset(word("recompute_modules", name) for name in names))

@@ -21,7 +21,7 @@ from metrics.shape import Shape
 
 _LAYOUT = ("tp", "pp", "vp", "cp", "ep", "mbs")
 _CHOSEN = (*_LAYOUT, "recompute")
-"""Where recomputation alone is empty it is taken as none, as where parameters are fitted."""
+_ROOM = 1.05  # of a GPU's memory, which is predicted to within a few percent: what ran may seem to need so much
 _POWERS = (1, 2, 4, 8, 16, 32, 64)
 _MICRO, _MICRO_OF_MANY = (8, 4, 2, 1), (2, 1)
 _LONG = 8_192  # tokens of a sequence, from which on context parallelism is tried
@@ -38,7 +38,7 @@ class Judged(NamedTuple):
 def completed(rows: Sequence[Row], judge: Callable[[Jobs], Judged]) -> list[Row]:
     """Return `rows` with those completed that leave a part of their layout empty. A row that can be completed in no way
     stays refused."""
-    ways = [_ways(row) if row.missing.intersection(_LAYOUT) else [] for row in rows]
+    ways = [_ways(row) if row.missing.intersection(_CHOSEN) else [] for row in rows]
     jobs = [way.job for way in chain(*ways) if way.job]
     if not jobs:
         return list(rows)
@@ -49,8 +49,17 @@ def completed(rows: Sequence[Row], judge: Callable[[Jobs], Judged]) -> list[Row]
     for row, some in zip(rows, ways, strict=True):
         own = slice(first, first + len(some))
         first += len(some)
-        done.append(_best(row, some, judged.step_time_s[own], judged.memory_bytes[own], fits[own]) if some else row)
+        times, sizes, fit = judged.step_time_s[own], judged.memory_bytes[own], fits[own]
+        as_it_is = not some or (not row.missing.intersection(_LAYOUT) and _runs_as_it_is(some, sizes, fit))
+        done.append(row if as_it_is else _best(row, some, times, sizes, fit))
     return done
+
+
+def _runs_as_it_is(ways: Sequence[Row], sizes: Numbers, fits: NDArray[np.bool_]) -> bool:
+    """Return whether a row that leaves its recomputation alone empty is taken to recompute nothing, as where parameters
+    are fitted: not where only recomputation makes it fit."""
+    room = float(ways[0].job["memory_bytes"]) if ways[0].job else 0.0
+    return bool(sizes[0] <= _ROOM * room or not fits.any())
 
 
 def _best(row: Row, ways: Sequence[Row], times: Numbers, sizes: Numbers, fits: NDArray[np.bool_]) -> Row:

@@ -27,10 +27,12 @@ MACHINE: Mapping[str, str] = {
 
 
 class Swing(NamedTuple):
-    """The change of a step time, as a share of it, where `name` is 10 % larger."""
+    """The change of a step time, as a share of it, where `name` is 10 % larger. about: its meaning, where its name does
+    not say it."""
 
     name: str
     change: float
+    about: str = ""
 
 
 def sensitivities(jobs: Jobs, parameters: Parameters | None = None) -> tuple[Swing, ...]:
@@ -45,8 +47,8 @@ def sensitivities(jobs: Jobs, parameters: Parameters | None = None) -> tuple[Swi
     swings = [Swing(about, change(_faster(jobs, name), known)) for name, about in MACHINE.items()]
     changes: dict[float, str] = {}
     for kind in known.kinds:
-        changes.setdefault(round(change(jobs, _larger(known, kind)), 9), kind.replace("_", " "))
-    swings += [Swing(name, size) for size, name in changes.items()]
+        changes.setdefault(round(change(jobs, _larger(known, kind)), 9), kind)
+    swings += [Swing(kind.replace("_", " "), size, known.kinds[kind].about) for size, kind in changes.items()]
     return tuple(sorted((s for s in swings if abs(s.change) >= _LEAST), key=lambda s: -abs(s.change)))
 
 
@@ -97,4 +99,4 @@ def swing_lines(swings: Sequence[Swing]) -> Iterator[str]:
     """Yield a line for each sensitivity."""
     yield "  change of the step time where each is 10 % larger"
     for swing in swings:
-        yield f"  {swing.name:<28}{100 * swing.change:+6.2f} %"
+        yield f"  {swing.name:<28}{100 * swing.change:+6.2f} %  {swing.about}".rstrip()

@@ -48,6 +48,7 @@ class Jobs:
     conf/hardware. cuda_graphs: share of the layers in graphs. flex_dispatcher: tokens go to experts by one that sends
     each to a GPU once (DeepEP, HybridEP), not by plain all-to-all. overlapped_experts: their exchange overlaps other
     micro-batches. padded_experts: each gets the same number of tokens, by dropping and padding (a capacity factor).
+    graphed_experts: their products are one kernel, or in a graph of the whole step.
     overlapped_tensor: products are cut so that their tensor-parallel collectives overlap them (tp_comm_overlap of
     TransformerEngine, asynchronous ones of TorchTitan). cp_a2a: context parallelism gives each rank all tokens of some
     heads for some tokens of all (cp_comm_type a2a), no keys and values around a ring. packed_tokens: of the samples
@@ -126,6 +127,7 @@ class Jobs:
     flex_dispatcher: Numbers = field(default_factory=lambda: np.array(np.nan))
     overlapped_experts: Numbers = field(default_factory=lambda: np.array(np.nan))
     padded_experts: Numbers = field(default_factory=lambda: np.array(0.0))
+    graphed_experts: Numbers = field(default_factory=lambda: np.array(0.0))
     overlapped_tensor: Numbers = field(default_factory=lambda: np.array(0.0))
     cp_a2a: Numbers = field(default_factory=lambda: np.array(0.0))
     packed_tokens: Numbers = field(default_factory=lambda: np.array(0.0))

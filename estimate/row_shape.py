@@ -3,6 +3,7 @@ left by the number of its parameters."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
@@ -89,21 +90,33 @@ def _contradicted(name: str, ours: Shape, ran: Shape, stated: float | None) -> t
 @cache
 def ours_named(name: str) -> tuple[str, ...]:
     """Return the models of conf/model that people call `name`."""
-    bare = plain(name.rpartition("/")[2])
-    published = (known.conf_model for label, known in models().items() if plain(label) == bare)
-    return tuple(dict.fromkeys((*(one for one in choices("model") if plain(one) == bare), *filter(None, published))))
+    names = _names(name)
+    published = (known.conf_model for label, known in models().items() if plain(label) in names)
+    return tuple(dict.fromkeys((*(one for one in choices("model") if plain(one) in names), *filter(None, published))))
 
 
 @cache
 def _ours(name: str) -> Shape | None:
     """Return the shape of the model that people call `name`: of conf/model, else of published_models.yaml."""
-    bare = plain(name.rpartition("/")[2])
+    return next((known for bare in _names(name) if (known := _shape_called(bare))), None)
+
+
+def _shape_called(bare: str) -> Shape | None:
     ours = {plain(choice): choice for choice in choices("model")}
     if bare and bare in ours and (model := model_named(ours[bare])):
         return shape_of_model(model)
     published = {plain(label): known.shape for label, known in models().items()}
     more = {plain(label): _written(sizes) for label, sizes in spellings()["shapes"].items()}
     return {**more, **published}.get(bare)
+
+
+def _names(name: str) -> tuple[str, ...]:
+    """Return a model's name as it stands, and without its maker, its kind of experts and what it was tuned to, which
+    leave its shape: meta-llama/Meta-Llama-3-70B, Mixtral-8x7B-v0.1, Llama3-8B-Instruct."""
+    last = name.rpartition("/")[2]
+    bare = re.sub(r"(?i)^(meta|nvidia)[- _]|[- _](moe|instruct|base|chat|hf|v0\.\d)(?=$|[- _])", "", last)
+    other = spellings()["models"].get(plain(bare), bare)
+    return tuple(dict.fromkeys((plain(last), plain(bare), plain(other))))
 
 
 def _written(sizes: Mapping[str, object]) -> Shape:

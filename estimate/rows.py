@@ -32,6 +32,7 @@ from estimate.cells import (
     sharding,
     spellings,
     stack,
+    tokens,
     word,
 )
 from estimate.jobs import (
@@ -262,7 +263,8 @@ class _Reader:
 
     def work(self, layout: Mapping[str, int]) -> dict[str, Column]:
         """Return the sequence, the batch and what is trained."""
-        sequence, micro, batch = (self.read(name, count) for name in ("seq", "mbs", "gbs"))
+        micro, batch = (self.read(name, count) for name in ("mbs", "gbs"))
+        sequence = self.read("seq", tokens)
         _at_most("seq", sequence or 0, _MOST_TOKENS)
         if sequence is None:
             raise ValueError("seq: empty")

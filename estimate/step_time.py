@@ -687,10 +687,11 @@ class _Maker:
 
     def launch_of_experts(self, own: Numbers) -> Numbers:
         """Return the seconds in which the host starts the products of a rank's own experts, one after the other, and
-        in 8 or 4 bits first quantises each operand. No graph has them, for their sizes differ; experts that are padded
-        to one size are one product."""
+        in 8 or 4 bits first quantises each operand. Graphs of parts of a layer leave them out, for their sizes differ;
+        experts that are padded to one size are one product, and so are those that TransformerEngine fuses; a graph of
+        the whole step, whose buffers have a size for all cases (moe_paged_stash), has them, too."""
         each = self.p.of("launch_expert") + self.p.of("launch_expert_scales") * self.quantised
-        seconds: Numbers = self.starts * own * each * (1 - self.j.padded_experts)
+        seconds: Numbers = self.starts * own * each * (1 - np.maximum(self.j.padded_experts, self.j.graphed_experts))
         return seconds
 
     def tensor_parallel(self, collectives: float) -> Numbers:

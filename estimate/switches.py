@@ -4,6 +4,7 @@ runs has no columns for these, and a step of experts depends on them."""
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from math import nan
@@ -12,6 +13,7 @@ from typing import Any
 
 from conf.facts import hardware
 from conf.recipes import GLOBAL_BATCH, MICRO_BATCH, RECIPES, Recipe, recipes
+from conf.vocabulary import read_yaml
 from estimate.cells import BY_OPERATOR, Again, hardware_named, plain, spellings, word
 from estimate.jobs import RECOMPUTED
 
@@ -24,11 +26,11 @@ IDENTICAL: Mapping[str, float] = {
 """The same where no recipe decides: as `switches` of launchers/settings switch them off."""
 _OF_A_RELEASE = (
     *(*UNKNOWN, "overlapped_tensor", "recompute_layers", "fp8_params", "fp8_activations", "cp_a2a"),
-    *("padded_experts", "expert_tensor_parallel_size"),
+    *("padded_experts", "graphed_experts", "expert_tensor_parallel_size"),
 )
 SWITCHED_OFF = (
     *("padded_experts", "overlapped_tensor", "cp_a2a", "fp8_activations", "uncompiled", "fp8_by_rows"),
-    *("unfused_attention", "fp32_logits"),
+    *("unfused_attention", "fp32_logits", "graphed_experts"),
 )
 """Columns of Jobs that are 0 where neither a recipe nor a note says otherwise."""
 _GRAPHS = {"attn": 1 / 3, "mlp": 2 / 3, "moe_router": 1 / 6, "moe_preprocess": 1 / 6, "moe": 1 / 3}
@@ -58,8 +60,18 @@ def switches(recipe: Recipe) -> dict[str, float]:
         "cuda_graphs": _graphs(recipe),
         "flex_dispatcher": nan if dispatcher is None else float(dispatcher == "flex" or bool(deep)),
         "overlapped_experts": nan if overlapped is None else float(bool(overlapped)),
+        "graphed_experts": float(_is_graphed(recipe)),
         **_of_torchtitan(recipe),
     }
+
+
+def _is_graphed(recipe: Recipe) -> bool:
+    """Return whether nothing is started for each expert: one kernel makes all their products, or the whole step is a
+    graph, which takes buffers of one size."""
+    scope = recipe.stated("cuda_graph_scope") or ()
+    whole = "full_iteration" in (recipe.stated("cuda_graph_impl"), *([scope] if isinstance(scope, str) else scope))
+    fused = recipe.stated("use_transformer_engine_op_fuser")
+    return bool(fused or (whole and recipe.stated("moe_paged_stash")))
 
 
 def read_back(settings: Mapping[str, Any]) -> dict[str, float]:
@@ -225,16 +237,33 @@ def recomputed_by(recipe: Recipe, chunks: int, layers: int) -> Again:
 
 def followed(models: Iterable[str], job: Mapping[str, Any]) -> Recipe | None:
     """Return the recipe of the row's stack that a job is by all that the row states: model, GPU, precision, layout and
-    batch; the oldest release first. None where there is none: all recipes train all weights. models: its names in
-    conf/model."""
-    folders = _folders(str(job["stack"]).partition("-")[0]) if job["trained"] != "lora" else ()
+    batch; of the newest release that is no later than the row's first, then of the others, the oldest first. None where
+    there is none: all recipes train all weights. models: its names in conf/model."""
+    framework, _, release = str(job["stack"]).partition("-")
+    folders = _folders(framework) if job["trained"] != "lora" else ()
     if not folders:
         return None
+    own = _version(images_of(framework).get(release, ""))
+    earlier = [folder for folder in folders if own and _version(folder.partition("-")[2]) <= own]
+    folders = (*reversed(earlier), *(folder for folder in folders if folder not in earlier))
     case = (job["hardware"], job["precision"], job["micro_batch_size"], *(job[f"{n}_parallel_size"] for n in _SIZES))
     cases = (_by_case(folder, model) for folder in folders for model in models)
     known = [recipe for known_cases in cases for recipe in known_cases.get(case, ())]
     same = [r for r in known if r.experiment[GLOBAL_BATCH] == job["global_batch_size"]]
     return next(iter(same or known), None)
+
+
+@cache
+def images_of(framework: str) -> Mapping[str, str]:
+    """Return the release of a framework by that of NVIDIA's container, as published rows state it (26.06: 0.5.0)."""
+    known: Mapping[str, Mapping[str, Any]] = read_yaml(TABLES / "images.yaml")
+    held = {image.rpartition(":")[2]: releases.get(framework) for image, releases in known.items() if releases}
+    return {tag: str(release) for tag, release in held.items() if release}
+
+
+def _version(text: str) -> tuple[int, ...]:
+    """Return the numbers of a release, of which tuples compare as releases do."""
+    return tuple(map(int, re.findall(r"\d+", text)))
 
 
 @cache

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from estimate.completion import Judged, completed
 from estimate.jobs import Jobs
 from estimate.memory import memory
@@ -37,6 +39,22 @@ def test_where_nothing_fits_what_needs_least_is_taken() -> None:
     assert done.job is not None
     assert done.job["micro_batch_size"] == 1
     assert "nothing tried fits" in done.notes[-1]
+
+
+def test_recomputation_that_is_not_stated_is_what_makes_a_run_fit() -> None:
+    """A row that ran fitted: where nothing recomputed needs twice the memory and everything fits, that was it."""
+    row = read_row(LLAMA | {"recompute": ""})
+
+    def needs(none_gb: float, full_gb: float) -> float:
+        def judge(jobs: Jobs) -> Judged:
+            return Judged(1 + jobs.recompute_layers, np.where(jobs.recompute_layers > 0, full_gb, none_gb) * 1e9)
+
+        (done,) = completed([row], judge)
+        assert done.job is not None
+        return float(done.job["recompute_layers"])
+
+    assert needs(170, 60) == 1
+    assert [needs(70, 30), needs(87, 30), needs(400, 200)] == [0, 0, 0]
 
 
 def test_a_row_refused_for_its_defaults_is_completed() -> None:

@@ -368,10 +368,21 @@ def test_a_shape_has_the_parameters_of_its_model() -> None:
 
 @pytest.mark.parametrize(
     ("text", "name"),
-    [("A100-80 (paper: 'Ampere')", "a100"), ("NVIDIA H100 80GB HBM3", "h100"), ("H100-96G-HBM2e-500W", "h100_hbm2e")],
+    [
+        *[("A100-80 (paper: 'Ampere')", "a100"), ("NVIDIA H100 80GB HBM3", "h100"), ("H100-80GB-HBM3", "h100")],
+        *[("H100-96G-HBM2e-500W", "h100_hbm2e"), ("NVIDIA B200-SXM-180GB", "b200"), ("DGX-GB200", "gb200")],
+        *[("A100-40G", "a100_40gb"), ("A100 80G", "a100"), ("H100-PCIE-80GB", "h100_pcie"), ("8xH100", "h100")],
+        *[("MI300X OAM", "mi300x"), ("AMD Instinct MI325X 256GB HBM3e", "mi325x"), ("A800-SXM4-80GB", "a800")],
+    ],
 )
 def test_gpus_by_the_names_that_people_use(text: str, name: str) -> None:
     assert hardware_named(text).name == name
+
+
+@pytest.mark.parametrize("text", ["H100 40GB", "H100 NVL", "A100 80GB PCIe", "V100-SXM2-32GB", "80GB", "DGX"])
+def test_another_gpu_is_not_taken_for_one_that_is_known(text: str) -> None:
+    with pytest.raises(ValueError, match="no facts of a GPU"):
+        hardware_named(text)
 
 
 @pytest.mark.parametrize(
@@ -379,12 +390,13 @@ def test_gpus_by_the_names_that_people_use(text: str, name: str) -> None:
     [
         *[("NVLink+IB400", 400), ("RoCE1600Gb/node", 200), ("NVLink3+IB200x8 (Selene)", 200)],
         *[("NVLink3+4xOPA100", 50), ("xGMI+8x400Gb (not stated)", 400), ("NVL72+IB", 200), ("NVLink3", 200)],
+        *[("4 * 100Gb RoCE", 50), ("RoCE 8x200G", 200), ("8x CX-7 400G", 400)],
     ],
 )
 def test_networks_as_rows_spell_them(text: str, gbit: float) -> None:
     rate, note = network_bandwidth(text, hardware_named("A100-80"), 8)
     assert rate == gbit * 1e9 / 8
-    assert bool(note) == ("IB" not in text.replace("NVL72+IB", "") and "x" not in text and "RoCE" not in text)
+    assert bool(note) == (text in ("NVL72+IB", "NVLink3"))
 
 
 def test_recomputation_as_rows_spell_it() -> None:
@@ -392,6 +404,37 @@ def test_recomputation_as_rows_spell_it() -> None:
     assert recompute("full:5layers", 4, 80).layers == 0.25
     assert recompute("selective", 1, 24).modules == {"core_attn"}
     assert recompute("selective:norm+mla_up", 1, 24).modules == {"layernorm", "mla_up_proj"}
+    assert recompute("mlp+layernorm", 1, 24).modules == {"mlp", "layernorm"}
+    assert recompute("selective op", 1, 24) == recompute("selective-op", 1, 24)
+    assert [recompute(text, 4, 80).layers for text in ("full AC", "True", "full:uniform", "full:5")] == [1, 1, 1, 0.25]
+
+
+@pytest.mark.parametrize(
+    ("cells", "same"),
+    [
+        *[({"precision": "amp_bf16"}, {}), ({"precision": "BF16 mixed precision"}, {}), ({"task": "pretraining"}, {})],
+        *[({"precision": "float8 rowwise"}, {"precision": "fp8"}), ({"seq": "8k"}, {}), ({"seq": "8,192"}, {})],
+        *[({"fsdp_zero": "ZeRO 3"}, {"fsdp_zero": "zero-3"}), ({"fsdp_zero": "HYBRID_SHARD"}, {"fsdp_zero": "hsdp"})],
+        *[({"fsdp_zero": "fsdp2 (64)"}, {"fsdp_zero": "fsdp2"}), ({"fsdp_zero": "zero1=8"}, {"fsdp_zero": "zero1"})],
+        ({"task": "full fine-tuning"}, {"task": "sft"}),
+        *[({"model": "meta-llama/Meta-Llama-3-70B"}, {}), ({"model": "Llama3-70B-Instruct"}, {})],
+    ],
+)
+def test_a_cell_means_what_its_other_spelling_means(cells: dict[str, str], same: dict[str, str]) -> None:
+    one, other = read_row(LLAMA | cells), read_row(LLAMA | same)
+    assert one.job is not None and one.job == other.job, one.refused
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        *[("Mixtral-8x7B-v0.1", "mixtral_8x7b"), ("DeepSeek V3 671B", "deepseek_v3"), ("Grok-1", "grok1-314b")],
+        *[("Qwen3 MoE 30B", "qwen3_30b_a3b"), ("Qwen3-MoE-235B-A22B", "qwen3-235b-a22b")],
+        ("Nemotron-340B", "nemotron4-340b"),
+    ],
+)
+def test_a_model_is_known_by_the_names_that_sources_write(name: str, other: str) -> None:
+    assert row_shape({"model": name}) == row_shape({"model": other})
 
 
 @pytest.mark.parametrize(
