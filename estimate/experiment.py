@@ -10,7 +10,7 @@ from conf.recipes import Recipe
 from conf.resolve import Experiment
 from conf.schema import IDENTICAL as IDENTICAL_METHOD
 from conf.threads import useful_threads_of
-from estimate.cells import Again, named
+from estimate.cells import Again, named, spellings
 from estimate.host import columns_of_host
 from estimate.jobs import (
     PEAK_OF,
@@ -128,7 +128,9 @@ def _layout(e: Experiment) -> dict[str, Column]:
 def _in_tf32(e: Experiment) -> Iterator[Problem]:
     """Yield that fp32 is not what it is called: TransformerEngine multiplies it in TF32 on NVIDIA's GPUs
     (transformer_engine/common/gemm/cublaslt_gemm.cu, CUBLAS_COMPUTE_32F_FAST_TF32)."""
-    if e.hardware.vendor == "nvidia" and precision_of(e) == "fp32" and named(e.framework.name, "tf32_for_fp32"):
+    known = spellings()["tf32_for_fp32"]
+    is_so = e.hardware.vendor == known["vendor"] and e.framework.name in known["frameworks"]
+    if is_so and precision_of(e) == "fp32":
         what = "TransformerEngine multiplies fp32 in TF32, of which no run is known that anybody measured"
         yield Problem("precision", what, e.precision.name, "bf16, fp8, mxfp8", "precision=bf16, or framework=megatron")
 
