@@ -322,7 +322,7 @@ def fit(argv: Sequence[str] | None = None) -> int:
     fitted = fit_with_errors(runs, shipped(), f"{runs.jobs.count} runs of {path.name}")
     same = [name for name, errors in shipped().errors.items() if fitted.errors[name] == errors]
     few = "too few runs to measure errors at these distances, of which the shipped ones are used: "
-    notes = [f"{few}{listed(same)}"] if same and path != SHIPPED else []
+    notes = [f"{few}{listed(same)}"] if same and path.resolve() != SHIPPED.resolve() else []
     with writing(arguments.output):
         written(arguments.output, fitted)
     if arguments.switches:

@@ -21,7 +21,7 @@ from estimate.jobs import Jobs
 from estimate.row_shape import parameters, row_shape
 from estimate.rows import jobs_of, read_row, read_rows, table_rows
 from estimate.step_time import step_time
-from estimate.switches import switches
+from estimate.switches import followed, switches
 from estimate.tables import judged, predict_table
 from metrics.shape import shape_of_model
 
@@ -516,6 +516,30 @@ def test_a_release_runs_experts_as_its_own_recipe_has_it(release: str, overlappe
     row = read_row(LLAMA | cells | precision)
     assert row.job is not None, row.refused
     assert (row.job["overlapped_experts"], row.job["flex_dispatcher"]) == (overlapped, flex)
+
+
+def test_experts_of_a_release_are_in_a_graph_of_the_whole_step_where_its_configuration_says_so() -> None:
+    """DeepSeek V3 on GB300 has been since 26.06 (DEEPSEEK_V3_PRETRAIN_CONFIG_GB300_FP8_MX_V2 of v0.5.0)."""
+    names = ("params_b", "layers", "hidden", "ffn", "heads", "kv_heads", "nodes", "vocab", "dp")
+    cells = dict.fromkeys(names, "") | {"gpu": "GB300", "gpus": "256", "model": "deepseek-v3", "precision": "mxfp8"}
+    cells |= {"tp": "1", "pp": "2", "vp": "8", "cp": "1", "ep": "32", "mbs": "1", "gbs": "4096", "seq": "4096"}
+    rows = [
+        read_row(LLAMA | cells | {"date": date, "framework": "Megatron-Bridge/NeMo"}) for date in ("26.04", "26.06")
+    ]
+    jobs = jobs_of([row.job for row in rows if row.job])
+    assert jobs.graphed_experts.tolist() == [0, 1], [row.refused for row in rows]
+    launches = step_time(jobs, shipped()).launches
+    assert launches[1] < launches[0] / 2
+
+
+def test_a_row_follows_the_newest_recipe_that_is_no_later() -> None:
+    """NVIDIA's container 26.08 has Megatron-Bridge 0.6.0, 26.04 has 0.4.0, of which 0.3.1 is the nearest before it."""
+    sizes = ("tensor_model", "pipeline_model", "virtual_pipeline_model", "context", "expert_model")
+    job = {f"{name}_parallel_size": 1 for name in sizes} | {"hardware": "h100", "precision": "fp8", "trained": ""}
+    job |= {"micro_batch_size": 1, "global_batch_size": 128}
+    stacks = ("megatron_bridge-26.04", "megatron_bridge-26.08", "megatron_bridge")
+    found = [followed(("llama31_8b",), {**job, "stack": stack_}) for stack_ in stacks]
+    assert [recipe and recipe.release for recipe in found] == ["0.3.1", "0.6.0", "0.3.1"]
 
 
 def test_a_file_that_is_no_table_of_runs_is_refused() -> None:
