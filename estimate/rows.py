@@ -342,7 +342,7 @@ class _Reader:
             "gradient_bytes": 2 if named(framework, "bf16_gradients") and not fp32 else 4,
             "optimizer_bytes": adam_bytes(fp32),
             "fp8_params": 0.0,
-            **(columns_of_recipe(recipe) if recipe else {}),
+            **(columns_of_recipe(recipe, framework) if recipe else {}),
         }
 
     def again(self, chunks: int, layers: int, recipe: Recipe | None, redone: float | None) -> Again:

@@ -125,11 +125,13 @@ def recompute_modules(recipe: Recipe | None) -> frozenset[str]:
     return frozenset(named).intersection(RECOMPUTED)
 
 
-def columns_of_recipe(recipe: Recipe) -> dict[str, float]:
-    """Return the columns of Jobs that a table of runs has no column for, by the recipe that a row followed."""
+def columns_of_recipe(recipe: Recipe, stack: str = "") -> dict[str, float]:
+    """Return the columns of Jobs that a table of runs has no column for, by the recipe that a row followed. stack: of
+    the row; a release that is earlier than the recipe starts each expert."""
     gradients = recipe.experiment.get("precision.accumulate_allreduce_grads_in_fp32")
     known = {} if gradients is None else {"gradient_bytes": 4.0 if gradients else 2.0}
-    return known | switches(recipe) | kept_in_less(recipe)
+    later = {"graphed_experts": 0.0} if is_of(recipe.release, stack) is False else {}
+    return known | switches(recipe) | kept_in_less(recipe) | later
 
 
 def _of_torchtitan(recipe: Recipe) -> dict[str, float]:
@@ -239,12 +241,10 @@ def followed(models: Iterable[str], job: Mapping[str, Any]) -> Recipe | None:
     """Return the recipe of the row's stack that a job is by all that the row states: model, GPU, precision, layout and
     batch; of the newest release that is no later than the row's first, then of the others, the oldest first. None where
     there is none: all recipes train all weights. models: its names in conf/model."""
-    framework, _, release = str(job["stack"]).partition("-")
-    folders = _folders(framework) if job["trained"] != "lora" else ()
+    folders = _folders(str(job["stack"]).partition("-")[0]) if job["trained"] != "lora" else ()
     if not folders:
         return None
-    own = _version(images_of(framework).get(release, ""))
-    earlier = [folder for folder in folders if own and _version(folder.partition("-")[2]) <= own]
+    earlier = [folder for folder in folders if is_of(folder.partition("-")[2], str(job["stack"])) is True]
     folders = (*reversed(earlier), *(folder for folder in folders if folder not in earlier))
     case = (job["hardware"], job["precision"], job["micro_batch_size"], *(job[f"{n}_parallel_size"] for n in _SIZES))
     cases = (_by_case(folder, model) for folder in folders for model in models)
@@ -259,6 +259,13 @@ def images_of(framework: str) -> Mapping[str, str]:
     known: Mapping[str, Mapping[str, Any]] = read_yaml(TABLES / "images.yaml")
     held = {image.rpartition(":")[2]: releases.get(framework) for image, releases in known.items() if releases}
     return {tag: str(release) for tag, release in held.items() if release}
+
+
+def is_of(release: str, stack: str) -> bool | None:
+    """Return whether a framework's release is no later than that of a stack; None where that is not known."""
+    framework, _, stated = stack.partition("-")
+    own = _version(images_of(framework).get(stated, ""))
+    return _version(release) <= own if own else None
 
 
 def _version(text: str) -> tuple[int, ...]:
