@@ -231,7 +231,8 @@ def _forward(parts: Any, p: Parameters) -> dict[str, Numbers]:
 def _sent(jobs: Jobs, mode: Mode) -> dict[str, Numbers]:
     """Return the bytes that one GPU sends in a step by direction. TP: two gathers and two scatters of the hidden states
     a layer forward and as many backward, with sequence parallelism two gathers more, of what weights' gradients are
-    made of (Korthikanti 2022, 4.2.2); PP: a stage in the middle hidden states on and their gradients back, one of two
+    made of (Korthikanti 2022, 4.2.2); the last stage gathers them for the logits, again for those weights, and scatters
+    their gradient, the first scatters and gathers those of the embedding; PP: a stage in the middle hidden states on and their gradients back, one of two
     either; CP: keys and values
     of all other ranks (Liu 2023), backward again and their gradients; data: gradients and parameters, once."""
     tp, pp, cp = (getattr(jobs, f"{n}_parallel_size") for n in ("tensor_model", "pipeline_model", "context"))
@@ -240,13 +241,14 @@ def _sent(jobs: Jobs, mode: Mode) -> dict[str, Numbers]:
     tokens = jobs.seq_length * jobs.global_batch_size / ranks
     hidden = _BF16 * tokens * jobs.hidden_size
     collectives = 4 + training * (4 + 2 * jobs.sequence_parallel)
+    of_ends = np.where(pp > 1, 1 + 2 * training, 2 + 3 * training)
     stage = stages(jobs)
     held = parameters(jobs, stage, layers_on(jobs, stage))
     own = (held.dense + held.experts).max(axis=0)
     each = np.where(jobs.distributed_optimizer > 0, jobs.gradient_bytes + _BF16, 2 * jobs.gradient_bytes)
     context = _BF16 * tokens * 2 * jobs.num_query_groups * jobs.kv_channels / tp * (cp - 1) * jobs.num_layers / pp
     return {
-        "tensor": collectives * hidden * (tp - 1) / tp * jobs.num_layers / pp,
+        "tensor": (collectives * jobs.num_layers / pp + of_ends) * hidden * (tp - 1) / tp,
         "pipeline": np.where(pp > 2, 1 + training, pp > 1) * hidden / np.where(jobs.sequence_parallel > 0, tp, 1),
         "context": (1 + 2 * training) * context,
         "data": training * own * each * (ranks - 1) / ranks,

@@ -56,7 +56,7 @@ def test_longer_takes_longer_and_more(mode: Mode) -> None:
 def test_the_volumes_are_those_of_their_papers() -> None:
     s, h, layers, batch = 100_000, 4096, 16, 16
     split, ring, gathered = schemes(shipped(), None, "forward")
-    tensor = 4 * 2 * s * h * 7 / 8 * layers / 2
+    tensor = (4 * layers / 2 + 1) * 2 * s * h * 7 / 8  # of the last stage, with the logits
     assert split.sent_bytes[0] == pytest.approx(batch * (tensor + 2 * s * h / 8))
     assert ring.sent_bytes[0] == pytest.approx(batch * layers * 2 * (2 * 8 * 128) * s / 16 * 15)
     assert gathered.sent_bytes[0] == ring.sent_bytes[0]
@@ -68,7 +68,7 @@ def test_training_sends_again_what_gradients_are_made_of() -> None:
     once; ranks of CP share the gradients of a step."""
     s, h, layers, batch = 100_000, 4096, 16, 16
     split, ring, _ = schemes(shipped(), None, "training")
-    tensor = 10 * 2 * s * h * 7 / 8 * layers / 2
+    tensor = (10 * layers / 2 + 3) * 2 * s * h * 7 / 8  # of the last stage, with the logits
     assert split.sent_bytes[0] == pytest.approx(batch * (tensor + 2 * s * h / 8))
     keys_and_values = batch * layers * 3 * 2 * (2 * 8 * 128) * s / 16 * 15
     assert ring.sent_bytes[0] == pytest.approx(keys_and_values + (4 + 2) * count(shipped().model).total * 15 / 16)
