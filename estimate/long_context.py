@@ -232,9 +232,9 @@ def _sent(jobs: Jobs, mode: Mode) -> dict[str, Numbers]:
     """Return the bytes that one GPU sends in a step by direction. TP: two gathers and two scatters of the hidden states
     a layer forward and as many backward, with sequence parallelism two gathers more, of what weights' gradients are
     made of (Korthikanti 2022, 4.2.2); the last stage gathers them for the logits, again for those weights, and scatters
-    their gradient, the first scatters and gathers those of the embedding; PP: a stage in the middle hidden states on and their gradients back, one of two
-    either; CP: keys and values
-    of all other ranks (Liu 2023), backward again and their gradients; data: gradients and parameters, once."""
+    their gradient, the first scatters and gathers those of the embedding; PP: a stage in the middle sends hidden states
+    on and their gradients back, one of two either; CP: keys and values of all other ranks (Liu 2023), backward again
+    and their gradients; data: gradients and parameters, once."""
     tp, pp, cp = (getattr(jobs, f"{n}_parallel_size") for n in ("tensor_model", "pipeline_model", "context"))
     training = mode == "training"
     ranks = cp * jobs.data_parallel_size
