@@ -25,9 +25,9 @@ _ROUNDED = 0.1  # memory of one GPU, as people state it
 _FORM = re.compile(r"nvidia|amd|instinct|tesla|dgx|hgx|blackwell|gpus?|oam|sxm\d?|hbm\d\w?|\d{2,3}(?:gb?|gib)")
 _THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+")
 _MOST = 2**53  # beyond, a float is no integer any more
-_CARDS = re.compile(
-    r"(?i)(\d) ?[x*×] ?(?:IB|OPA|NDR|HDR|CX-?\d )?(\d{2,4}) ?(?:Gb|G\b|\b)"
-)  # of a node: 8x200Gb, 4 * 100Gb
+_CARDS = re.compile(  # of a node: 8x200Gb, 4xOPA100, 4 * 100Gb; not bytes, and not the lanes of PCIe4 x16
+    r"(?<![A-Za-z\d])(\d) ?[x*×] ?(?:(?:IB|OPA|NDR|HDR|CX-?\d) ?)?(\d{2,4}) ?(?:Gb|G\b|(?=$|[^\w. ]))"
+)
 _CARD = re.compile(r"(?:IB|RoCE|RDMA|NIC|OPA)(\d{2,7})(Gb/node)?(?:x(\d))?")  # IB400, RoCE1600Gb/node, IB200x8
 _KINDS = (  # with a rate of their own or without
     r"(?:NVLink|NVSwitch|NVL|xGMI|PCIe)\d*|IB|InfiniBand|RoCE(?:v2)?|RDMA|NIC|OPA|\d*GbE|Ethernet|EFA(?:v\d)?"
@@ -105,6 +105,10 @@ def _without_its_form(text: str, names: Mapping[str, str]) -> Hardware | None:
     words = re.sub(r"[-_/ ]+", " ", re.sub(r"(?i)^\d+ ?[x×] ?", "", text)).lower().split()
     sizes = [int(found[1]) for one in words if (found := re.fullmatch(r"(\d{2,3})(?:gb?|gib)", one))]
     left = "".join(one for one in words if not _FORM.fullmatch(one))
+    if any(one.startswith("sxm") for one in words) and "pcie" in words:
+        return None
+    memories = [f"{left}{one}" for one in words if one.startswith("hbm")]
+    left = next((name for name in memories if name in names), left)
     fitting = (hardware(names.get(name)) for name in (left, *(f"{left}{size}gb" for size in sizes)))
     known = [device for device in fitting if device and device.memory_gb]
     same = (d for d in known if all(abs(size / (d.memory_gb or inf) - 1) <= _ROUNDED for size in sizes))
@@ -130,7 +134,8 @@ def sharding(text: str) -> Mapping[str, float]:
     used."""
     whole = text.strip().rstrip("?")
     bare = whole if plain(whole) in spellings()["sharding"] else re.sub(r"[ :=]\(?\d+\)?$", "", whole)
-    switches: Mapping[str, float] = word("sharding", bare)
+    is_off = re.search(r"[:=]\(?0+\)?$", whole)
+    switches: Mapping[str, float] = word("sharding", "none" if is_off else bare)
     return switches
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from math import isnan, nan
 
 from conf.errors import ConfigError, Problem, listed
-from conf.recipes import Recipe
 from conf.resolve import Experiment
 from conf.schema import IDENTICAL as IDENTICAL_METHOD
 from conf.threads import useful_threads_of
@@ -77,7 +76,7 @@ def columns_of(e: Experiment, timed: bool = True) -> dict[str, Column]:
         **unstated(e.method, stack, e.hardware.name),
         **(switches(recipe) if recipe else {}),
         "unfused_attention": float(e.training.attention == "unfused"),
-        "overlapped_data": float(bool(e.training.overlap_grad_reduce) if recipe is None else _overlaps(recipe)),
+        "overlapped_data": float(_overlaps(e, stack)),
         "stack": f"{stack}-{e.framework.release}" if e.framework.release and not e.framework.backend else stack,
     }
 
@@ -89,9 +88,11 @@ def unstated(method: str | None, stack: str, hardware: str) -> Mapping[str, floa
     return IDENTICAL if hardware != "cpu" else {**UNKNOWN, "fp32_logits": IDENTICAL["fp32_logits"]}
 
 
-def _overlaps(recipe: Recipe) -> bool:
-    """Return whether a recipe hides the exchange between replicas: the presets of all vendors do where it is silent."""
-    return recipe.stated("overlap_grad_reduce") is not False
+def _overlaps(e: Experiment, stack: str) -> bool:
+    """Return whether the exchange between replicas overlaps other work: the presets of all vendors' recipes have it so
+    where a recipe is silent, and torch's own data parallelism always."""
+    asked = e.training.overlap_grad_reduce if e.recipe is None else e.recipe.stated("overlap_grad_reduce") is not False
+    return bool(asked) or bool(named(stack, "always_overlapped"))
 
 
 def precision_of(e: Experiment) -> str:

@@ -181,15 +181,15 @@ def _values(request: Request, name: str, fixed: Any) -> Sequence[int]:
     model, world = request.model, request.world_size
     return {
         "tp": lambda: tensor_sizes(model),
-        "pp": lambda: _stages(request),
-        "vp": lambda: _stages(request),
+        "pp": lambda: stages_of(request),
+        "vp": lambda: stages_of(request),
         "cp": lambda: divisors(world),
         "ep": lambda: divisors(model.moe.num_experts if model.moe else 1),
         "sp": lambda: [0, 1],
     }[name]()
 
 
-def _stages(request: Request) -> list[int]:
+def stages_of(request: Request) -> list[int]:
     """Return what divides the layers, with the embedding and the loss as layers or without."""
     return sorted({n for more in range(len(ENDS) + 1) for n in divisors(request.model.num_layers + more)})
 
@@ -244,6 +244,7 @@ def _near_batch(request: Request) -> int | None:
     fixed = {name: getattr(request.layout, field) for name, field in _FIELDS.items()}
     grid = _product({name: _values(request, name, fixed[name]) for name in ("tp", "pp", "cp")})
     sizes = np.unique(request.world_size // (grid["tp"] * grid["pp"] * grid["cp"]))
+    sizes = sizes * (request.training.micro_batch_size or 1)
     multiples = {int(n) * whole for n in sizes if n for whole in (batch // int(n), batch // int(n) + 1)}
     for near in sorted(multiples - {0, batch}, key=lambda one: abs(one - batch))[:_TRIED]:
         if len(_valid(replace(request, training=replace(request.training, global_batch_size=near)))["tp"]):

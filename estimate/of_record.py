@@ -30,7 +30,7 @@ from estimate.jobs import (
     unknown_rates,
 )
 from estimate.rows import jobs_of
-from estimate.switches import columns_of_recipe, read_back, recomputed_by
+from estimate.switches import SWITCHED_OFF, columns_of_recipe, read_back, recomputed_by
 from metrics.flops import Recompute, recompute_of
 from metrics.peak import device_of
 from metrics.shape import Facts, Shape, facts_of, shape_from
@@ -94,6 +94,7 @@ def columns_of_record(record: Record) -> dict[str, Column]:
     work = {name: facts.size(name) or 1 for name in _WORK}
     _check_layout(sizes, work, world)
     ranks = sizes["tensor_model"] * sizes["pipeline_model"] * sizes["context"]
+    sharded = _is_sharded(record, facts) or bool(recipe and any(recipe.stated(name) for name in SHARDED))
     of_node, of_experts = _ranks_of_node(record, device, world), facts.size("expert_tensor_parallel_size")
     of_experts = of_experts or (recipe and recipe.stated("expert_tensor_parallel_size")) or sizes["tensor_model"]
     tokens = work["micro_batch_size"] * work["seq_length"] / sizes["context"]
@@ -115,11 +116,14 @@ def columns_of_record(record: Record) -> dict[str, Column]:
         "gradient_bytes": 4 if facts.settings.get("accumulate_allreduce_grads_in_fp32") is not False or fp32 else 2,
         "optimizer_bytes": adam_bytes(fp32),
         "fp8_params": 0.0,
+        **dict.fromkeys(SWITCHED_OFF, 0.0),
+        "overlapped_data": 1.0,
         **unstated(record.method, record.framework or "", device.name),
         **(columns_of_recipe(recipe) if recipe else {}),
         **read_back(facts.settings),
-        "distributed_optimizer": float(bool(facts.settings.get("use_distributed_optimizer"))),
-        "fsdp": float(_is_sharded(record, facts)),
+        **({"overlapped_data": 1.0} if named(record.framework or "", "always_overlapped") else {}),
+        "distributed_optimizer": float(sharded or bool(facts.settings.get("use_distributed_optimizer"))),
+        "fsdp": float(sharded),
         "offloaded_layers": 0,
         "stack": "-".join(filter(None, (record.framework, release_of(record)))),
     }
@@ -147,8 +151,9 @@ def _check_layout(sizes: Mapping[str, int], work: Mapping[str, int], world: int)
 
 def _again(facts: Facts, recipe: Recipe | None) -> Again | Recompute | None:
     """Return what was recomputed: as the run says, in its recipe's modules where it follows it in this."""
-    granularity, layers = facts.settings.get("recompute_granularity"), facts.size("num_layers")
-    if recipe and layers and granularity == recipe.experiment.get("training.recompute_granularity"):
+    names, layers = ("granularity", "method", "num_layers"), facts.size("num_layers")
+    asked = {name: recipe.experiment.get(f"training.recompute_{name}") for name in names} if recipe else {}
+    if recipe and layers and all(facts.settings.get(f"recompute_{name}") == own for name, own in asked.items()):
         parts = (facts.size(f"{name}_parallel_size") or 1 for name in ("pipeline_model", "virtual_pipeline_model"))
         return recomputed_by(recipe, prod(parts), layers)
     return recompute_of(facts)

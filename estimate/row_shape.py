@@ -98,7 +98,9 @@ def ours_named(name: str) -> tuple[str, ...]:
 @cache
 def _ours(name: str) -> Shape | None:
     """Return the shape of the model that people call `name`: of conf/model, else of published_models.yaml."""
-    return next((known for bare in _names(name) if (known := _shape_called(bare))), None)
+    experts = re.search(r"(?i)(?<![a-z])moe(?![a-z])", name)
+    found = (_shape_called(bare) for bare in _names(name))
+    return next((known for known in found if known and (known.num_experts or not experts)), None)
 
 
 def _shape_called(bare: str) -> Shape | None:

@@ -322,6 +322,8 @@ class _Reader:
         if switches is None:
             switches = {"distributed_optimizer": 1, "fsdp": 0}
             self.notes.append("distributed optimizer assumed")
+        if plain(self.text("fsdp_zero")).startswith(("hsdp", "hybrid")):
+            self.notes.append("groups of shards are not read: sharded over all GPUs")
         layers = shape.num_layers
         again = self.again(layout["pp"] * layout["vp"], layers, recipe, redone)
         self.notes += [f"graphs, dispatcher and gradients by the recipe {recipe.name}"] if recipe else []

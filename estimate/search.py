@@ -157,14 +157,21 @@ def search(
     """Return the best layouts of `requests`, of which each has sizes and batch as it was typed, all else open.
     ConfigError: no layout is valid or within the limits, or the objective needs a price that is missing."""
     kept = limits or Limits()
-    named = zip(_labels(requests), requests, strict=True)
-    spaces = tuple(_space(label, request, terms, kept, parameters) for label, request in named)
+    made, invalid = list[Space](), list[Problem]()
+    for label, request in zip(_labels(requests), requests, strict=True):
+        try:
+            made.append(_space(label, request, terms, kept, parameters))
+        except ConfigError as error:
+            invalid += error.problems
+    if not made:
+        raise ConfigError(*dict.fromkeys(invalid))
+    spaces = tuple(made)
     if missing := [space for space in spaces if not np.isfinite(space.of_a_second[objective])]:
         names = [space.layouts.request.hardware.name for space in missing]
         raise ConfigError(*(_unknown(name, objective) for name in dict.fromkeys(names)))
-    excluded = tuple(_nothing_within(space, kept, terms) for space in spaces if not space.within.any())
-    if len(excluded) == len(spaces):
-        raise ConfigError(*excluded)
+    full = [_nothing_within(space, kept, terms) for space in spaces if not space.within.any()]
+    if len(full) == len(spaces):
+        raise ConfigError(*full, *invalid)
     candidates = [(space, np.flatnonzero(space.within)) for space in spaces if space.within.any()]
     places = _sorted(candidates, objective)
 
@@ -181,7 +188,7 @@ def search(
         ratios=tuple(_ratio(one, first, objective) for one in each if one.space is not first.space),
         front=tuple(map(found, _front(spaces, terms))),
         unfit=None if unfit is None else found(unfit),
-        excluded=excluded,
+        excluded=(*full, *invalid),
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from conf.errors import listed
 from conf.resolve import Experiment
 from estimate.jobs import GB
-from estimate.layouts import command
+from estimate.layouts import command, stages_of
 from estimate.search import Found, Search
 from metrics.bill import Terms, bill
 from metrics.quantity import Quantity, shown
@@ -62,7 +62,7 @@ def nearly_full(best: Found) -> Iterator[str]:
 
 def excluded(result: Search) -> list[str]:
     """Return why some candidates have no layout."""
-    return [f"{one.what}: {one.found or 'it has'} {one.allowed}" for one in result.excluded]
+    return [", ".join(filter(None, (one.what, one.found, f"allowed: {one.allowed}"))) for one in result.excluded]
 
 
 def few_stages(result: Search) -> Iterator[str]:
@@ -70,8 +70,8 @@ def few_stages(result: Search) -> Iterator[str]:
     for layouts in (space.layouts for space in result.spaces):
         r, tried = layouts.request, sorted({*layouts.pp.tolist()})
         usual = range(4, min(32, r.world_size, r.model.num_layers) + 1)
-        typed = r.layout.pipeline_model_parallel_size
-        if usual and typed is None and not any(size in usual for size in tried):
+        typed, lengths = r.layout.pipeline_model_parallel_size, stages_of(r)
+        if typed is None and usual and not any(n in usual and r.world_size % n == 0 for n in lengths):
             what = (
                 f"{r.model.num_layers} layers make a pipeline of {listed([*map(str, tried)])} stages here, and no other"
             )

@@ -19,6 +19,7 @@ from estimate.jobs import RECOMPUTED
 
 TABLES = Path(__file__).parents[1] / "conf" / "tables"
 UNKNOWN: Mapping[str, float] = {"cuda_graphs": nan, "flex_dispatcher": nan, "overlapped_experts": nan}
+_LAST_YEAR = 99  # of a container's release; beyond it stands a date
 IDENTICAL: Mapping[str, float] = {
     **dict.fromkeys((*UNKNOWN, "overlapped_tensor"), 0.0),
     "fp32_logits": 1.0,
@@ -262,10 +263,16 @@ def images_of(framework: str) -> Mapping[str, str]:
 
 
 def is_of(release: str, stack: str) -> bool | None:
-    """Return whether a framework's release is no later than that of a stack; None where that is not known."""
+    """Return whether a framework's release is no later than that of a stack, which states the framework's own or that
+    of NVIDIA's container, of which the nearest before it counts; None where neither is known."""
     framework, _, stated = stack.partition("-")
-    own = _version(images_of(framework).get(stated, ""))
-    return _version(release) <= own if own else None
+    held, own = {_version(tag): _version(text) for tag, text in images_of(framework).items()}, _version(stated)
+    if not held or not own or own[0] > _LAST_YEAR:
+        return None
+    if own[0] < min(held)[0] // 2:  # 0.3.1, not 26.02.01
+        return _version(release) <= own
+    earlier = [tag for tag in held if tag <= own]
+    return bool(earlier) and _version(release) <= held[max(earlier)]
 
 
 def _version(text: str) -> tuple[int, ...]:

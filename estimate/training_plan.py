@@ -151,7 +151,7 @@ def goodput_of(terms: Terms) -> Callable[[Request], float]:
 
 
 def _saved(of: Experiment | Request, world_size: int) -> Checkpoints:
-    return checkpoints(state_bytes(of), world_size // of.hardware.devices_per_package)
+    return checkpoints(state_bytes(of), -(-world_size // of.hardware.devices_per_package))
 
 
 def plan_of(estimate: Estimate, terms: Terms) -> Plan:

@@ -180,7 +180,7 @@ def bill(option: Option, terms: Terms) -> Bill:
     speed = option.tokens_per_s_per_gpu
     if gpus := option.gpus:
         days = speed.under(working_s / 86400 / gpus, "days")
-        packages = gpus // option.devices_per_package
+        packages = -(-gpus // option.devices_per_package)
         on = f"on {packages:,} GPU{'s' if packages > 1 else ''}{f' ({gpus:,} dies)' if gpus > packages else ''}"
         days = days.times(1, "days", "computed", on)
     else:

@@ -54,7 +54,7 @@ def test_recomputation_that_is_not_stated_is_what_makes_a_run_fit() -> None:
         return float(done.job["recompute_layers"])
 
     assert needs(170, 60) == 1
-    assert [needs(70, 30), needs(87, 30), needs(400, 200)] == [0, 0, 0]
+    assert [needs(70, 30), needs(100, 30), needs(400, 200)] == [0, 0, 0]
 
 
 def test_a_row_refused_for_its_defaults_is_completed() -> None:

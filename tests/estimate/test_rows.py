@@ -21,7 +21,7 @@ from estimate.jobs import Jobs
 from estimate.row_shape import parameters, row_shape
 from estimate.rows import jobs_of, read_row, read_rows, table_rows
 from estimate.step_time import step_time
-from estimate.switches import followed, switches
+from estimate.switches import followed, is_of, switches
 from estimate.tables import judged, predict_table
 from metrics.shape import shape_of_model
 
@@ -379,7 +379,10 @@ def test_gpus_by_the_names_that_people_use(text: str, name: str) -> None:
     assert hardware_named(text).name == name
 
 
-@pytest.mark.parametrize("text", ["H100 40GB", "H100 NVL", "A100 80GB PCIe", "V100-SXM2-32GB", "80GB", "DGX"])
+@pytest.mark.parametrize(
+    "text",
+    ["H100 40GB", "H100 NVL", "A100 80GB PCIe", "V100-SXM2-32GB", "80GB", "DGX", "H100 80GB HBM2e", "H100 SXM / PCIe"],
+)
 def test_another_gpu_is_not_taken_for_one_that_is_known(text: str) -> None:
     with pytest.raises(ValueError, match="no facts of a GPU"):
         hardware_named(text)
@@ -390,13 +393,14 @@ def test_another_gpu_is_not_taken_for_one_that_is_known(text: str) -> None:
     [
         *[("NVLink+IB400", 400), ("RoCE1600Gb/node", 200), ("NVLink3+IB200x8 (Selene)", 200)],
         *[("NVLink3+4xOPA100", 50), ("xGMI+8x400Gb (not stated)", 400), ("NVL72+IB", 200), ("NVLink3", 200)],
-        *[("4 * 100Gb RoCE", 50), ("RoCE 8x200G", 200), ("8x CX-7 400G", 400)],
+        *[("4 * 100Gb RoCE", 50), ("RoCE 8x200G", 200), ("8x CX-7 400G", 400), ("PCIe4 x16", 200)],
+        *[("NVLink 18x25GB/s", 200), ("8x80GB", 200), ("PCIe Gen5 x16", 200)],
     ],
 )
 def test_networks_as_rows_spell_them(text: str, gbit: float) -> None:
     rate, note = network_bandwidth(text, hardware_named("A100-80"), 8)
     assert rate == gbit * 1e9 / 8
-    assert bool(note) == (text in ("NVL72+IB", "NVLink3"))
+    assert bool(note) == (text in ("NVL72+IB", "NVLink3") or "PCIe" in text or "GB" in text)
 
 
 def test_recomputation_as_rows_spell_it() -> None:
@@ -435,6 +439,17 @@ def test_a_cell_means_what_its_other_spelling_means(cells: dict[str, str], same:
 )
 def test_a_model_is_known_by_the_names_that_sources_write(name: str, other: str) -> None:
     assert row_shape({"model": name}) == row_shape({"model": other})
+
+
+@pytest.mark.parametrize("name", ["Llama3-8B-MoE", "gpt3-175b-moe"])
+def test_a_mixture_of_experts_is_no_dense_model(name: str) -> None:
+    with pytest.raises(ValueError, match="no model of ours is called"):
+        row_shape({"model": name})
+
+
+@pytest.mark.parametrize("cell", ["fsdp=0", "fsdp:0", "distopt=0", "zero1=0"])
+def test_a_switch_that_is_off_is_off(cell: str) -> None:
+    assert read_row(LLAMA | {"fsdp_zero": cell}).job == read_row(LLAMA | {"fsdp_zero": "none"}).job
 
 
 @pytest.mark.parametrize(
@@ -530,6 +545,18 @@ def test_experts_of_a_release_are_in_a_graph_of_the_whole_step_where_its_configu
     assert jobs.graphed_experts.tolist() == [0, 1], [row.refused for row in rows]
     launches = step_time(jobs, shipped()).launches
     assert launches[1] < launches[0] / 2
+
+
+@pytest.mark.parametrize(
+    ("stack_", "known"),
+    [
+        *[("megatron_bridge-26.04", False), ("megatron_bridge-26.06.01", False), ("megatron_bridge-25.09", False)],
+        *[("megatron_bridge-26.08", True), ("megatron_bridge-0.5.0", False), ("megatron_bridge-0.6.0", True)],
+        *[("megatron_bridge-2026-10", None), ("megatron_bridge", None), ("primus-v26.5", None)],
+    ],
+)
+def test_a_release_is_of_the_stack_that_a_row_states_however_it_does(stack_: str, known: bool | None) -> None:
+    assert is_of("0.6.0", stack_) is known
 
 
 def test_a_row_follows_the_newest_recipe_that_is_no_later() -> None:

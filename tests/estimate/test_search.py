@@ -175,7 +175,14 @@ def test_candidates_are_told_apart_and_those_without_a_layout_said_why() -> None
     assert "8 × mi355x, bf16, tensor_model_parallel_size 8" in text
     assert "8 × mi355x, bf16, tensor_model_parallel_size 4" in text
     assert len(excluded(found)) == 2
-    assert all("fits: the smallest" in one and one.endswith("85 GB") for one in excluded(found))
+    assert all("fits: the smallest" in one and one.endswith("allowed: 85 GB") for one in excluded(found))
+
+
+def test_a_candidate_for_which_nothing_is_valid_leaves_the_others() -> None:
+    found = result("model=llama31_8b", "hardware=h100", "nodes=1,5")
+    assert [space.label for space in found.spaces] == ["8 × h100, bf16"]
+    (why,) = excluded(found)
+    assert why.startswith("no layout of llama31_8b on 40 GPUs is valid")
 
 
 def test_layers_that_make_no_pipeline_are_said() -> None:

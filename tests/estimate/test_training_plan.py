@@ -166,6 +166,8 @@ def test_failures_and_days_are_of_packages() -> None:
     plan = planned("model=llama31_8b", "platform=amd", "hardware=mi250x", "layout=data_parallel")
     assert plan.checkpoints.mtbf_s == small().checkpoints.mtbf_s * 2
     assert plan.figures["days"].note == "on 4 GPUs (8 dies)"
+    die = planned("model=llama32_1b", "platform=amd", "hardware=mi250x", "layout=data_parallel", "gpus_per_node=1")
+    assert die.figures["days"].note == "on 1 GPU"
 
 
 def test_a_batch_is_scaled_over_all_gpus_that_divide_it() -> None:
