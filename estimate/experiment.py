@@ -91,8 +91,10 @@ def unstated(method: str | None, stack: str, hardware: str) -> Mapping[str, floa
 def _overlaps(e: Experiment, stack: str) -> bool:
     """Return whether the exchange between replicas overlaps other work: the presets of all vendors' recipes have it so
     where a recipe is silent, and torch's own data parallelism always."""
-    asked = e.training.overlap_grad_reduce if e.recipe is None else e.recipe.stated("overlap_grad_reduce") is not False
-    return bool(asked) or bool(named(stack, "always_overlapped"))
+    requested = (
+        e.training.overlap_grad_reduce if e.recipe is None else e.recipe.stated("overlap_grad_reduce") is not False
+    )
+    return bool(requested) or bool(named(stack, "always_overlapped"))
 
 
 def precision_of(e: Experiment) -> str:

@@ -41,7 +41,6 @@ _FIELDS = {
 _GROUPS = ("data_parallel_shards", "data_parallel_replicas")
 _SWITCHES = ("sp", "first", "last")
 _EXPLICIT = "explicit"
-_EVERY = 2  # layer, of RECOMPUTED
 _TRIED = 8  # batches near the one that is not valid
 
 
@@ -219,7 +218,7 @@ def _recomputations(request: Request) -> list[int]:
 
 def _partly_recomputed(request: Request) -> Iterator[Problem]:
     """Yield how recomputation of some layers was typed."""
-    for name, value in RECOMPUTED[_EVERY].items():
+    for name, value in RECOMPUTED[-1].items():
         typed = getattr(request.training, name)
         if name != "recompute_granularity" and typed not in (None, value):
             what, hint = "a search recomputes every layer or none", "`estimate` with a layout that is typed"

@@ -243,8 +243,8 @@ def _sent(jobs: Jobs, mode: Mode) -> dict[str, Numbers]:
     collectives = 4 + training * (4 + 2 * jobs.sequence_parallel)
     of_ends = np.where(pp > 1, 1 + 2 * training, 2 + 3 * training)
     stage = stages(jobs)
-    held = parameters(jobs, stage, layers_on(jobs, stage))
-    own = (held.dense + held.experts).max(axis=0)
+    on_rank = parameters(jobs, stage, layers_on(jobs, stage))
+    own = (on_rank.dense + on_rank.experts).max(axis=0)
     each = np.where(jobs.distributed_optimizer > 0, jobs.gradient_bytes + _BF16, 2 * jobs.gradient_bytes)
     context = _BF16 * tokens * 2 * jobs.num_query_groups * jobs.kv_channels / tp * (cp - 1) * jobs.num_layers / pp
     return {

@@ -363,9 +363,8 @@ def _gathered(jobs: Jobs, at: _At) -> Numbers:
         (own.dense + own.experts) * (_element(jobs) + FP32),
         (layer + own.vocabulary) * _element(jobs) + largest,
     )
-    micro_batches = jobs.global_batch_size / np.maximum(jobs.micro_batch_size * jobs.data_parallel_size, 1)
-    held_back = named(jobs.stack, "whole_gradients") & (micro_batches > 1)
-    whole = np.where(_of_torch(jobs), of_torch, whole) + held_back * (own.dense + own.experts) * FP32
+    added_up = named(jobs.stack, "whole_gradients") & (jobs.num_micro_batches > 1)
+    whole = np.where(_of_torch(jobs), of_torch, whole) + added_up * (own.dense + own.experts) * FP32
     total: Numbers = np.where(jobs.fsdp > 0, whole, 0) + buffer
     return total
 

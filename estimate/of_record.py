@@ -152,8 +152,8 @@ def _check_layout(sizes: Mapping[str, int], work: Mapping[str, int], world: int)
 def _again(facts: Facts, recipe: Recipe | None) -> Again | Recompute | None:
     """Return what was recomputed: as the run says, in its recipe's modules where it follows it in this."""
     names, layers = ("granularity", "method", "num_layers"), facts.size("num_layers")
-    asked = {name: recipe.experiment.get(f"training.recompute_{name}") for name in names} if recipe else {}
-    if recipe and layers and all(facts.settings.get(f"recompute_{name}") == own for name, own in asked.items()):
+    requested = {name: recipe.experiment.get(f"training.recompute_{name}") for name in names} if recipe else {}
+    if recipe and layers and all(facts.settings.get(f"recompute_{name}") == own for name, own in requested.items()):
         parts = (facts.size(f"{name}_parallel_size") or 1 for name in ("pipeline_model", "virtual_pipeline_model"))
         return recomputed_by(recipe, prod(parts), layers)
     return recompute_of(facts)

@@ -157,15 +157,7 @@ def search(
     """Return the best layouts of `requests`, of which each has sizes and batch as it was typed, all else open.
     ConfigError: no layout is valid or within the limits, or the objective needs a price that is missing."""
     kept = limits or Limits()
-    made, invalid = list[Space](), list[Problem]()
-    for label, request in zip(_labels(requests), requests, strict=True):
-        try:
-            made.append(_space(label, request, terms, kept, parameters))
-        except ConfigError as error:
-            invalid += error.problems
-    if not made:
-        raise ConfigError(*dict.fromkeys(invalid))
-    spaces = tuple(made)
+    spaces, invalid = _spaces(requests, terms, kept, parameters)
     if missing := [space for space in spaces if not np.isfinite(space.of_a_second[objective])]:
         names = [space.layouts.request.hardware.name for space in missing]
         raise ConfigError(*(_unknown(name, objective) for name in dict.fromkeys(names)))
@@ -190,6 +182,21 @@ def search(
         unfit=None if unfit is None else found(unfit),
         excluded=(*full, *invalid),
     )
+
+
+def _spaces(
+    requests: Sequence[Request], terms: Terms, limits: Limits, parameters: Parameters | None
+) -> tuple[tuple[Space, ...], list[Problem]]:
+    """Return the spaces of requests, and why others have none. ConfigError: none has one."""
+    made, invalid = list[Space](), list[Problem]()
+    for label, request in zip(_labels(requests), requests, strict=True):
+        try:
+            made.append(_space(label, request, terms, limits, parameters))
+        except ConfigError as error:
+            invalid += error.problems
+    if not made:
+        raise ConfigError(*dict.fromkeys(invalid))
+    return tuple(made), invalid
 
 
 def _labels(requests: Sequence[Request]) -> list[str]:
